@@ -1,0 +1,1 @@
+"""The agent process: one per node. Starts, watches and stops the workers of its node."""

@@ -1,0 +1,60 @@
+"""The process the user started: it keeps watch over the agent.
+
+guard -> agent -> warm interpreter -> workers. Each is a subreaper and holds a pipe or socket to the one above, so
+whichever of them is killed, even two at once, one that lives notices at once and ends everything below it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from holdfast.agent.processes import become_subreaper, kill, kill_below
+from holdfast.core.faults import signal_name
+
+
+def run_guarded(body: Callable[[int], int], *, signals: Sequence[int]) -> int:
+    """Run `body` in a child and return its exit code; nothing it started outlives this call.
+
+    `body` gets a descriptor that reads as ended when this process is gone.
+    """
+    become_subreaper()
+    alive_r, alive_w = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    agent = os.fork()
+    if agent == 0:
+        os.close(alive_w)
+        # Ctrl-C reaches the guard alone, which passes it on: otherwise the workers would get it twice.
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        _exit_with(body, alive_r)
+    os.close(alive_r)
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        kill(agent, number)
+
+    for number in signals:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    _, status = os.waitpid(agent, 0)
+    kill_below()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        sys.stderr.write(f"holdfast: the agent was ended by {signal_name(-code)}; its workers were stopped\n")
+        return 128 - code
+    return code
+
+
+def _exit_with(body: Callable[[int], int], alive: int) -> None:
+    code = 1
+    try:
+        code = body(alive)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

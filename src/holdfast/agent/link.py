@@ -1,0 +1,208 @@
+"""The agent's connection to the master: dialled again for as long as the job may live.
+
+Only the newest status is worth sending, so nothing queues up while the master is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+
+from holdfast import __version__
+from holdfast.core.backoff import Backoff
+from holdfast.core.ids import Address
+from holdfast.core.workers import Heard, OrderReceived, Report
+from holdfast.errors import JobError, ProtocolError, Refused
+from holdfast.spec.job import NodeSpec
+from holdfast.wire.identity import machine_id
+from holdfast.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    MEMBER_PATH,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    VERSION_HEADER,
+    Accepted,
+    Ack,
+    Denied,
+    FinishOrder,
+    Happened,
+    Register,
+    Reported,
+    RunOrder,
+    StopOrder,
+    decode_from_master,
+    encode,
+    message_order,
+)
+
+DIAL_TIMEOUT_S = 5.0
+"""For one try: a host that drops packets must not hold up the next one for minutes."""
+MAX_UNACKED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this agent is."""
+
+    node: str
+    nonce: str
+    store_host: str | None
+    store_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """The link has something to say to a person who waits."""
+
+    reason: str
+
+
+Note = OrderReceived | Heard | Happened | Waited
+
+
+class Link:
+    """Registers with the master, reports, and hands on what the master says."""
+
+    def __init__(self, address: Address, spec: NodeSpec, identity: Identity, notify: Callable[[Note], None]) -> None:
+        self._url = f"http://{address}{MEMBER_PATH}"
+        self._address = address
+        self._spec = spec
+        self._identity = identity
+        self._notify = notify
+        self._latest: Report | None = None
+        self._fresh = asyncio.Event()
+        self._sent_at: dict[int, float] = {}
+        self._connected = False
+        self._backoff = Backoff()
+
+    def report(self, report: Report) -> None:
+        self._latest = report
+        self._fresh.set()
+
+    async def run(self) -> None:
+        """Keep the link up; raises when the master refuses us, or cannot be reached for `join_timeout_s`."""
+        loop = asyncio.get_running_loop()
+        attempt, since, said = 0, loop.time(), ""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=DIAL_TIMEOUT_S)
+        async with aiohttp.ClientSession(headers=self._headers(), timeout=timeout) as session:
+            while True:
+                self._connected = False
+                try:
+                    await self._converse(session)
+                    trouble = "the master closed the connection"
+                except Refused as refusal:
+                    if refusal.retry_after_s is None:
+                        raise
+                    trouble = str(refusal)
+                except (aiohttp.ClientError, TimeoutError, OSError, ProtocolError) as error:
+                    trouble = _explain(error)
+                    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+                        error.os_error, ConnectionRefusedError
+                    ):
+                        # Its host is there and says that nobody listens: a dead master replaces nobody.
+                        self._notify(Heard(loop.time()))
+                if self._connected:
+                    attempt, since, said = 0, loop.time(), ""
+                limit_s = self._spec.rules.join_timeout_s
+                if loop.time() - since >= limit_s:
+                    raise JobError(f"no master at {self._address} within {limit_s:g} s: {trouble}")
+                if attempt >= 5 and trouble != said:
+                    said = trouble
+                    self._notify(Waited(f"no master at {self._address} yet: {trouble}"))
+                await asyncio.sleep(self._backoff.delay_s(attempt, draw=random.random()))
+                attempt += 1
+
+    def _headers(self) -> dict[str, str]:
+        headers = {PROTOCOL_HEADER: str(PROTOCOL), VERSION_HEADER: __version__}
+        if self._spec.token is not None:
+            headers["Authorization"] = f"Bearer {self._spec.token}"
+        return headers
+
+    async def _converse(self, session: aiohttp.ClientSession) -> None:
+        try:
+            connection = session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0)
+            async with connection as link:
+                await link.send_bytes(encode(self._register()))
+                writer = asyncio.create_task(self._write(link))
+                try:
+                    await self._read(link)
+                finally:
+                    writer.cancel()
+        except aiohttp.WSServerHandshakeError as error:
+            raise await self._refusal(session, error.status) from error
+
+    async def _refusal(self, session: aiohttp.ClientSession, status: int) -> Refused:
+        """Ask once more, plainly, for the reason that a failed upgrade does not carry."""
+        if status not in (401, 426):
+            return Refused(f"{self._address} answers (HTTP {status}), but it is not a holdfast master")
+        async with session.get(self._url) as response:
+            return Refused(f"the master at {self._address} refused this node: {await response.text()}")
+
+    def _register(self) -> Register:
+        spec, identity = self._spec, self._identity
+        assert self._latest is not None, "the first status precedes the link"
+        return Register(
+            identity.node,
+            identity.nonce,
+            socket.gethostname(),
+            machine_id(),
+            os.getpid(),
+            spec.num_workers,
+            identity.store_host,
+            identity.store_port,
+            spec.node_rank,
+            spec.rules.job_id,
+            spec.rules.min_nodes,
+            spec.rules.max_nodes,
+            self._latest.status,
+        )
+
+    async def _write(self, link: aiohttp.ClientWebSocketResponse) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._fresh.wait()
+            self._fresh.clear()
+            report = self._latest
+            if report is None or not self._connected:
+                continue
+            if len(self._sent_at) >= MAX_UNACKED:
+                self._sent_at.clear()
+            self._sent_at[report.seq] = loop.time()
+            await link.send_bytes(encode(Reported(report.seq, report.status)))
+
+    async def _read(self, link: aiohttp.ClientWebSocketResponse) -> None:
+        async for frame in link:
+            if frame.type is not aiohttp.WSMsgType.BINARY:
+                continue
+            match decode_from_master(frame.data):
+                case Accepted():
+                    self._connected = True
+                    self._sent_at.clear()
+                    self._notify(Heard(asyncio.get_running_loop().time()))
+                    self._fresh.set()
+                case Denied() as denied:
+                    raise Refused(
+                        f"the master at {self._address} refused this node: {denied.reason}",
+                        retry_after_s=denied.retry_after_s,
+                    )
+                case Ack() as ack:
+                    if (sent_at := self._sent_at.pop(ack.seq, None)) is not None:
+                        self._notify(Heard(sent_at))
+                case (RunOrder() | StopOrder() | FinishOrder()) as order:
+                    self._notify(OrderReceived(message_order(order)))
+                case Happened() as happened:
+                    self._notify(happened)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.os_error.strerror or error.os_error)
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return str(error) or type(error).__name__

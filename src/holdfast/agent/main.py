@@ -1,0 +1,298 @@
+"""The agent of one node: turns the world into events for its worker group, and its decisions into effects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.agent import requests
+from holdfast.agent.addresses import bind_store, host_master
+from holdfast.agent.console import Console
+from holdfast.agent.interpreter import Died, Interpreter, Ruined
+from holdfast.agent.interpreter import Event as InterpreterEvent
+from holdfast.agent.launcher import Launch, Launcher
+from holdfast.agent.link import Identity, Link, Note, Waited
+from holdfast.agent.logs import read_error
+from holdfast.agent.processes import become_subreaper, kill_below
+from holdfast.agent.status import StatusLine
+from holdfast.core import workers as core
+from holdfast.core.ids import Address, NodePhase, Outcome
+from holdfast.errors import HoldfastError, JobError
+from holdfast.observe.report import render_outcome
+from holdfast.spec.job import NodeSpec
+from holdfast.wire.messages import Happened
+
+INBOX_SIZE = 10_000
+MASTER_LINGER_S = 10.0
+"""How long the node that hosts the master stays, so that the others hear how the job ended."""
+
+QUIET_KINDS = frozenset({"node_joined", "world_formed", "workers_started", "job_finished"})
+"""What goes as expected is for the events file, not for the terminal."""
+
+
+class Agent:
+    """One node of a job."""
+
+    def __init__(self, spec: NodeSpec, *, run_dir: Path, console: Console, interpreter: Interpreter) -> None:
+        nonce = secrets.token_hex(8)
+        host = socket.gethostname()
+        node = host if spec.single else f"{host}-{nonce[:6]}"
+        self._spec = spec
+        self._console = console
+        self._interpreter = interpreter
+        self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
+        self._store, store_address = bind_store(spec)
+        self._ruin: JobError | None = None
+        self._master = host_master(
+            spec,
+            nonce=nonce,
+            journal=run_dir / "journal.db",
+            on_death=self._note_master_death,
+            on_ruin=self._give_up,
+        )
+        self._address = self._master.address if self._master else Address(spec.host, spec.port)
+        self._group = core.WorkerGroup(
+            core.GroupSpec(node, spec.rules, spec.drain_s, spec.shutdown_s, self._master is not None),
+            now=self._now(),
+        )
+        identity = Identity(node, nonce, store_address.host or None, store_address.port)
+        self._link = Link(self._address, spec, identity, self._note_link)
+        self._launcher = Launcher(spec, console=console, interpreter=interpreter, logs=run_dir)
+        self._launch: Launch | None = None
+        self._restart_count = 0
+        self._early_exits: list[requests.Exited] = []
+        self._status = StatusLine(spec)
+        self._events = open(spec.events_file, "a", buffering=1) if spec.events_file else None  # noqa: SIM115
+        self._seen_seq = 0
+        self.exit: core.Exit | None = None
+
+    def kept(self) -> set[int]:
+        """Our own processes, which a sweep must spare."""
+        return {self._master.hosted.pid} if self._master is not None else set()
+
+    async def run(self, guard: int) -> int:
+        """Serve this node until its part of the job is over."""
+        loop = asyncio.get_running_loop()
+        for name in self._spec.signals:
+            number = signal.Signals[name]
+            loop.add_signal_handler(number, self._put, core.SignalReceived(number))
+        loop.add_reader(guard, self._note_guard_death, guard)
+        if self._master is not None:
+            self._master.hosted.start()
+        self._interpreter.watch()
+        self._perform(core.Report(0, self._group.status()))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                linking = tasks.create_task(self._link.run())
+                await self._drive()
+                linking.cancel()
+        except* HoldfastError as group:
+            raise _first(group) from None
+        finally:
+            await self._leave()
+        assert self.exit is not None, "the drive ends with an exit"
+        self._conclude(self.exit.outcome, self.exit)
+        return self.exit.code
+
+    def on_interpreter(self, event: InterpreterEvent) -> None:
+        """What the interpreter says, as events of the core."""
+        match event:
+            case requests.Ready():
+                if event.cold_reason and self._spec.warm:
+                    self._console.say(f"workers are started cold: {event.cold_reason}")
+            case requests.Started():
+                self._note_started(event)
+            case requests.Exited():
+                if self._launch is not None and len(self._launch.pids) < self._launch.num_workers:
+                    self._early_exits.append(event)
+                else:
+                    self._put(self._exit_event(event))
+            case requests.StoreExited():
+                self._put(core.StoreDied(event.generation))
+            case requests.Swept():
+                if not event.clean:
+                    self._console.say("a process did not die of SIGKILL and is left behind", level="error")
+                self._put(core.Swept())
+            case Ruined():
+                self._give_up(event.error)
+            case Died():
+                self._console.say(
+                    f"the warm interpreter ended {event.reason}; a new one is being warmed", level="warning"
+                )
+                if self._launch is not None and len(self._launch.pids) < self._launch.num_workers:
+                    self._put(core.LaunchFailed(self._launch.generation, f"the warm interpreter ended {event.reason}"))
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        while self.exit is None:
+            deadline = self._group.next_deadline()
+            timeout = None if deadline is None else max(0.0, deadline - self._now())
+            try:
+                event = await asyncio.wait_for(self._inbox.get(), timeout)
+            except TimeoutError:
+                event = core.TimePassed()
+            if self._ruin is not None:
+                raise self._ruin
+            for action in self._group.handle(event, now=self._now()):
+                self._perform(action)
+            self._console.show_status(self._status.render(self._now()))
+
+    def _perform(self, action: core.Action) -> None:
+        match action:
+            case core.Report():
+                self._link.report(action)
+            case core.Launch():
+                self._restart_count = action.world.restart_count
+                self._begin_launch(action)
+            case core.Forward():
+                self._interpreter.signal(action.signal)
+            case core.Sweep():
+                self._launch = None
+                self._interpreter.sweep()
+            case core.ReviveMaster():
+                if self._master is not None:
+                    self._console.say("the master does not answer; it is started again", level="warning")
+                    self._master.hosted.revive()
+            case core.Exit():
+                self.exit = action
+
+    def _begin_launch(self, action: core.Launch) -> None:
+        """Start now, or as soon as the interpreter is warm."""
+        if self._interpreter.ready.is_set():
+            self._launch_now(action)
+            return
+        loop = asyncio.get_running_loop()
+        self._pending = loop.create_task(self._interpreter.ready.wait())
+        self._pending.add_done_callback(lambda _: self._launch_now(action))
+
+    def _launch_now(self, action: core.Launch) -> None:
+        current = self._group.generation == action.world.generation and self._group.phase is NodePhase.RUNNING
+        if not current or self.exit is not None:
+            return
+        self._early_exits = []
+        try:
+            self._launch = self._launcher.launch(action.world, action.placement, self._store)
+        except OSError as error:
+            self._put(core.LaunchFailed(action.world.generation, f"{error.filename or 'launch'}: {error.strerror}"))
+
+    def _note_started(self, event: requests.Started) -> None:
+        if self._launch is None or event.generation != self._launch.generation:
+            return
+        launched = self._launch.note(event)
+        if launched is not None:
+            self._put(launched)
+            for exited in self._early_exits:
+                self._put(self._exit_event(exited))
+            self._early_exits = []
+
+    def _exit_event(self, event: requests.Exited) -> core.WorkerExited:
+        code = event.code if event.code >= 0 else None
+        number = -event.code if event.code < 0 else None
+        error = ""
+        if event.code != 0:
+            error = read_error(self._launcher.error_file(self._restart_count, event.local_rank))
+        return core.WorkerExited(event.generation, event.local_rank, event.pid, code, number, error)
+
+    # --- what others say --------------------------------------------------------------------------------------
+
+    def _note_link(self, note: Note) -> None:
+        match note:
+            case Happened():
+                self._tell(note.entry)
+            case Waited():
+                self._console.say(note.reason)
+            case _:
+                self._put(note)
+
+    def _note_master_death(self, reason: str) -> None:
+        self._console.say(f"the master ended {reason}; it is started again from its journal", level="warning")
+        self._put(core.Heard(self._now()))
+
+    def _give_up(self, error: JobError) -> None:
+        self._ruin = error
+        self._put(core.TimePassed())
+
+    def _note_guard_death(self, guard: int) -> None:
+        """The process that the user started is gone: nobody waits for this job any more."""
+        if not os.read(guard, 1):
+            kill_below()
+            os._exit(1)
+
+    def _tell(self, entry: dict[str, Any]) -> None:
+        """Show and write down an entry of the story, once."""
+        if entry["seq"] <= self._seen_seq:
+            return
+        self._seen_seq = entry["seq"]
+        if self._events is not None:
+            self._events.write(msgspec.json.encode(entry).decode() + "\n")
+        self._status.note(entry)
+        again = entry["kind"] == "workers_started" and entry["since_failure_ms"] is not None
+        if again or entry["kind"] not in QUIET_KINDS:
+            waits = entry["kind"] == "waiting" and self._spec.single
+            if not waits:
+                self._console.say(entry["text"], level=entry["level"])
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    async def _leave(self) -> None:
+        if self._master is not None:
+            linger_s = MASTER_LINGER_S if self.exit is not None else 0.0
+            await self._master.hosted.wait_until_gone(within_s=linger_s)
+        await self._interpreter.stop()
+        if self._store is not None:
+            self._store.close()
+
+    def _conclude(self, outcome: Outcome | None, end: core.Exit) -> None:
+        if self._events is not None:
+            self._events.close()
+        if outcome is not None and outcome.exit_code != 0:
+            self._console.say(render_outcome(outcome), level="error")
+        elif outcome is None:
+            self._console.say(f"stopped: {end.reason}", level="warning")
+
+    def _put(self, event: core.Event) -> None:
+        self._inbox.put_nowait(event)
+
+    @staticmethod
+    def _now() -> float:
+        return time.monotonic()
+
+
+def run_agent(spec: NodeSpec, *, run_dir: Path, guard: int) -> int:
+    """The body of the agent process; returns its exit code."""
+    become_subreaper()
+    agents: list[Agent] = []
+    notify: Callable[[InterpreterEvent], None] = lambda event: agents[0].on_interpreter(event)  # noqa: E731
+    interpreter = Interpreter(spec, notify, kept=lambda: agents[0].kept() if agents else set())
+    # First of all: importing torch is what takes longest, and everything else can happen meanwhile.
+    interpreter.start()
+    console = Console()
+
+    async def serve() -> int:
+        agent = Agent(spec, run_dir=run_dir, console=console, interpreter=interpreter)
+        agents.append(agent)
+        return await agent.run(guard)
+
+    try:
+        return asyncio.run(serve())
+    except HoldfastError as error:
+        console.say(str(error), level="error")
+        return error.exit_code
+    finally:
+        kill_below()
+        console.close(within_s=3.0)
+
+
+def _first(group: BaseExceptionGroup[HoldfastError]) -> HoldfastError:
+    leaves = [error for error in group.exceptions if isinstance(error, HoldfastError)]
+    return leaves[0] if leaves else JobError(str(group))

@@ -1,0 +1,86 @@
+"""What the agent and its warm interpreter say to each other, over a socket pair that carries descriptors too."""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_BYTES = 1 << 20
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The first message: what all workers have in common."""
+
+    warm: bool
+    cold_reason: str
+    how: str
+    target: str
+    env: dict[str, str]
+    numa_binding: str | None
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Fork(Message, frozen=True):
+    """Start a worker; descriptors for its standard output and error come along where it does not inherit ours."""
+
+    generation: int
+    local_rank: int
+    argv: list[str]
+    args: list[str]
+    env: dict[str, str]
+    error_file: str
+    has_stdout: bool
+    has_stderr: bool
+
+
+class Store(Message, frozen=True):
+    """Start a store that serves on the descriptor that comes along."""
+
+    generation: int
+    port: int
+    listen_fd: int = -1
+
+
+class Signal(Message, frozen=True):
+    number: int
+
+
+class Sweep(Message, frozen=True):
+    pass
+
+
+Request = Fork | Store | Signal | Sweep
+
+
+class Ready(Message, frozen=True):
+    """Workers can be started now; a reason says why they will be started cold."""
+
+    cold_reason: str
+    has_torch: bool
+
+
+class Started(Message, frozen=True):
+    generation: int
+    local_rank: int
+    pid: int
+
+
+class Exited(Message, frozen=True):
+    generation: int
+    local_rank: int
+    pid: int
+    code: int
+    """Negative: the signal that ended it."""
+
+
+class StoreExited(Message, frozen=True):
+    generation: int
+
+
+class Swept(Message, frozen=True):
+    clean: bool
+
+
+Reply = Ready | Started | Exited | StoreExited | Swept

@@ -1,0 +1,266 @@
+"""`python -u warm.py FD`: the warm interpreter, from which workers are forked.
+
+It imports what the script will need, proves that it is safe to fork, and then does three things: fork on request,
+reap and report, and sweep. It has one thread, no event loop and no sockets but one, so a fork of it is clean. If
+it is not safe to fork, it forks and executes a fresh interpreter instead, and says why.
+
+Run as a file and not with `-m`: then nothing in the current directory can be imported by accident.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]
+
+import ast
+import gc
+import os
+import select
+import signal
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.agent import preload, requests
+from holdfast.agent.processes import become_subreaper, die_with_parent, kill_below
+from holdfast.agent.script import Role, play
+
+
+@dataclass
+class Interpreter:
+    """The state of the warm interpreter."""
+
+    agent: socket.socket
+    settings: requests.Settings
+    cold_reason: str = ""
+    wake: int = -1
+    workers: dict[int, requests.Fork] = field(default_factory=dict)
+    stores: dict[int, requests.Store] = field(default_factory=dict)
+
+    def send(self, reply: requests.Reply) -> None:
+        try:
+            self.agent.send(msgspec.msgpack.encode(reply))
+        except (BrokenPipeError, ConnectionResetError):
+            self.end()
+
+    def end(self) -> NoReturn:
+        """The agent is gone, and so is the reason for everything below us."""
+        kill_below()
+        os._exit(0)
+
+
+def warm_up(settings: requests.Settings) -> str:
+    """Import what the script needs; why workers must be started cold, or an empty string."""
+    if settings.cold_reason or not settings.warm:
+        return settings.cold_reason or "asked for"
+    path = preload.find_script(settings.how, settings.target)
+    if path is None:
+        return "the command is not a Python source file"
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError) as error:
+        return f"{path} cannot be read: {error}"
+    if variable := preload.environment_written(tree):
+        return f"{path.name} sets {variable}, which is read when torch is imported"
+    before = preload.open_sockets()
+    names = dict.fromkeys([*preload.TORCH, *preload.third_party(preload.imported_names(tree))])
+    if reason := preload.import_ahead(names):
+        return reason
+    if preload.open_sockets() - before:
+        return "an import opened a socket"
+    directory = Path.cwd() if settings.how == "module" else path.resolve().parent
+    if hidden := preload.hidden_module(directory, sys.modules):
+        return f"{directory / hidden} hides a module that is loaded already"
+    return ""
+
+
+def serve(it: Interpreter) -> Role | requests.Store:
+    """Serve the agent; returns only in a fork, with what the fork is to become."""
+    wake_r, it.wake = os.pipe()
+    os.set_blocking(wake_r, False)
+    os.set_blocking(it.wake, False)
+    signal.set_wakeup_fd(it.wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    poll.register(it.agent, select.POLLIN)
+    poll.register(wake_r, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if wake_r in ready:
+            os.read(wake_r, 4096)
+            reap(it)
+        if it.agent.fileno() not in ready:
+            continue
+        data, fds, _, _ = socket.recv_fds(it.agent, requests.MAX_BYTES, 4)
+        if not data:
+            it.end()
+        match msgspec.msgpack.decode(data, type=requests.Request):
+            case requests.Fork() as request:
+                if fork_worker(it, request, fds):
+                    os.close(wake_r)
+                    return become(it, request)
+            case requests.Store() as request:
+                if fork_store(it, request):
+                    os.close(wake_r)
+                    return msgspec.structs.replace(request, listen_fd=fds[0])
+            case requests.Signal() as request:
+                signal_workers(it, request.number)
+            case requests.Sweep():
+                sweep(it)
+        for fd in fds:
+            os.close(fd)
+
+
+def fork_worker(it: Interpreter, request: requests.Fork, fds: list[int]) -> bool:
+    """True in the child, with its standard streams in place."""
+    pid = os.fork()
+    if pid != 0:
+        it.workers[pid] = request
+        it.send(requests.Started(request.generation, request.local_rank, pid))
+        return False
+    detach(it)
+    streams = list(fds)
+    for target, given in ((1, request.has_stdout), (2, request.has_stderr)):
+        if given:
+            fd = streams.pop(0)
+            os.dup2(fd, target)
+            os.close(fd)
+    return True
+
+
+def fork_store(it: Interpreter, request: requests.Store) -> bool:
+    pid = os.fork()
+    if pid != 0:
+        it.stores[pid] = request
+        return False
+    detach(it)
+    return True
+
+
+def detach(it: Interpreter) -> None:
+    """Forget, in a fork, that this was the warm interpreter."""
+    signal.set_wakeup_fd(-1)
+    os.close(it.wake)
+    it.agent.close()
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+
+
+def become(it: Interpreter, request: requests.Fork) -> Role:
+    """What a forked worker is; a cold one is executed right here and does not return."""
+    settings = it.settings
+    env = {**settings.env, **request.env}
+    argv = tuple(request.argv)
+    if it.cold_reason:
+        execute(argv, env, request.error_file)
+    return Role(
+        argv,
+        settings.how,
+        settings.target,
+        tuple(request.args),
+        env,
+        request.error_file,
+        settings.numa_binding,
+        request.local_rank,
+    )
+
+
+def execute(argv: tuple[str, ...], env: dict[str, str], error_file: str) -> NoReturn:
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        message = f"{argv[0]}: {error.strerror}"
+        sys.stderr.write(f"holdfast: cannot run {message}\n")
+        if error_file:
+            Path(error_file).write_text(message)
+        os._exit(127)
+
+
+def keep_store(request: requests.Store, *, warm: bool) -> NoReturn:
+    """Be the store through which the workers of one generation find each other."""
+    if not warm:
+        code = (
+            "import sys, signal, torch.distributed as d; p, fd = map(int, sys.argv[1:]);"
+            "s = d.TCPStore('localhost', p, is_master=True, wait_for_workers=False, master_listen_fd=fd);"
+            "signal.pause()"
+        )
+        os.set_inheritable(request.listen_fd, True)
+        os.execv(sys.executable, [sys.executable, "-c", code, str(request.port), str(request.listen_fd)])
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore(
+        "localhost", request.port, is_master=True, wait_for_workers=False, master_listen_fd=request.listen_fd
+    )
+    while store is not None:
+        signal.pause()
+    os._exit(0)
+
+
+def reap(it: Interpreter) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        note_exit(it, pid, status)
+
+
+def note_exit(it: Interpreter, pid: int, status: int) -> None:
+    if request := it.workers.pop(pid, None):
+        code = os.waitstatus_to_exitcode(status)
+        it.send(requests.Exited(request.generation, request.local_rank, pid, code))
+    elif store := it.stores.pop(pid, None):
+        it.send(requests.StoreExited(store.generation))
+
+
+def signal_workers(it: Interpreter, number: int) -> None:
+    """Signal each worker and its children, as a terminal would; wake those that are stopped."""
+    for pid in it.workers:
+        for each in (number, signal.SIGCONT):
+            try:
+                os.killpg(pid, each)
+            except ProcessLookupError:
+                continue
+
+
+def sweep(it: Interpreter) -> None:
+    it.stores.clear()
+    reaped: dict[int, int] = {}
+    clean = kill_below(reaped=reaped)
+    for pid, status in reaped.items():
+        note_exit(it, pid, status)
+    reap(it)
+    it.send(requests.Swept(clean))
+
+
+def main() -> None:
+    die_with_parent(signal.SIGKILL)
+    agent = socket.socket(fileno=int(sys.argv[1]))
+    become_subreaper()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    settings = msgspec.msgpack.decode(agent.recv(requests.MAX_BYTES), type=requests.Settings)
+    it = Interpreter(agent, settings)
+    it.cold_reason = warm_up(settings)
+    gc.collect()
+    gc.freeze()
+    # From here on the end of the socket is what tells us: then there is time to end what is below us.
+    die_with_parent(0)
+    it.send(requests.Ready(it.cold_reason, "torch" in sys.modules))
+    part = serve(it)
+    if isinstance(part, requests.Store):
+        keep_store(part, warm="torch" in sys.modules)
+    play(part)
+
+
+if __name__ == "__main__":
+    main()

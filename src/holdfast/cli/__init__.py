@@ -1,0 +1,1 @@
+"""The command line: arguments to a specification, one call, an exit code."""

@@ -1,0 +1,135 @@
+"""The words of the system, one meaning each.
+
+node        a machine, or a share of one; it has one agent.
+worker      one process of the user's script.
+world       an immutable map of ranks to workers. It is never changed, only followed by the next one.
+generation  the number of a world. It only grows; whatever carries an older one is refused.
+group rank  a node's number in its world. Kept by a node across generations as long as the world has room for it.
+rank        a worker's number in its world: the nodes' workers counted in order of group rank.
+local rank  a worker's number on its node; never changes.
+nonce       identifies one incarnation of an agent: the same nonce again is a reconnect, another one a restart.
+lease       how long silence is tolerated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port, as a peer would dial it."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One node's share of a world."""
+
+    node: str
+    group_rank: int
+    first_rank: int
+    num_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who runs which ranks, and where the workers find their store."""
+
+    generation: int
+    restart_count: int
+    placements: tuple[Placement, ...]
+    store: Address
+
+    @property
+    def size(self) -> int:
+        return sum(placement.num_workers for placement in self.placements)
+
+    def placement_of(self, node: str) -> Placement | None:
+        return next((placement for placement in self.placements if placement.node == node), None)
+
+
+class NodePhase(StrEnum):
+    """What a node's workers are doing."""
+
+    READY = "ready"
+    """No worker is alive; the node would take part in the next world."""
+    RUNNING = "running"
+    DRAINING = "draining"
+    """Workers of the stated generation are being stopped."""
+    SUCCEEDED = "succeeded"
+    """Every worker of the stated generation ended with 0."""
+    LEAVING = "leaving"
+    """The node is going away and takes no further world."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """How one worker ended badly. Exactly one of `exit_code` and `signal` is set, unless it never started."""
+
+    rank: int
+    local_rank: int
+    node: str
+    pid: int
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str = ""
+    """Traceback, or whatever the worker left behind about its end."""
+    stopped_by_us: bool = False
+    """It ended after we had begun to stop the workers, so it is no cause of anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """Everything the master needs to know of a node; sent whole each time, so a lost one does no harm."""
+
+    phase: NodePhase
+    generation: int
+    failures: tuple[WorkerFailure, ...] = ()
+    pids: tuple[int, ...] = ()
+    """By local rank, once all are started and while the node is running."""
+    reason: str = ""
+    """Why the node is draining or leaving, when that is not a worker's failure."""
+    end_job: int | None = None
+    """Set when the person at this node wants the whole job to end, with this exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job ended."""
+
+    exit_code: int
+    reason: str
+    root_cause: WorkerFailure | None = None
+    consequences: tuple[WorkerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start the workers of this world."""
+
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop every worker of this generation and older ones."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job is over."""
+
+    outcome: Outcome
+
+
+Order = Run | Stop | Finish

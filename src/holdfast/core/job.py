@@ -1,0 +1,539 @@
+"""The life of one job, as the master sees it.
+
+Nodes report their whole status; the master holds one wish for each node and repeats it whenever a status shows
+that the wish has not been met. So a message that is lost, doubled or late does no harm, and a master that was
+restarted only has to listen. Orders that are durable precede orders that are sent: a shell writes an event to the
+journal before it performs the actions that follow from it.
+
+What is not here: sockets, processes, and how long anything really takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.core.budget import Budget
+from holdfast.core.faults import classify, exit_code_of, find_root_cause
+from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Order, Outcome, Run, Stop, WorkerFailure, World
+from holdfast.core.leases import Leases
+from holdfast.core.rendezvous import Candidate, decide_world, place
+from holdfast.core.story import (
+    JobFinished,
+    MasterRestored,
+    NodeJoined,
+    NodeLost,
+    NodeRefused,
+    Record,
+    Resizing,
+    Stopping,
+    Waiting,
+    WorkerFailed,
+    WorkersStarted,
+    WorldFormed,
+)
+from holdfast.spec.job import JobRules
+
+MAX_SPARES = 1024
+"""Nodes beyond `max_nodes` that may wait for a place; a bound, not a limit anybody should meet."""
+
+
+# --- events ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistered:
+    """An agent introduced itself."""
+
+    node: str
+    nonce: str
+    host: str
+    pid: int
+    num_workers: int
+    store: Address
+    wanted_rank: int | None
+    job_id: str
+    nodes: tuple[int, int]
+    """The agent's idea of (min_nodes, max_nodes)."""
+    status: NodeStatus
+    """An agent that lost its place and comes back may still have workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReported:
+    """An agent told its status; `seq` grows with each one it sends."""
+
+    node: str
+    nonce: str
+    seq: int
+    status: NodeStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDied:
+    """There is proof that this incarnation is gone, so nobody has to wait for its lease."""
+
+    node: str
+    nonce: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequested:
+    """Somebody wants the job to end now."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStarted:
+    """A restarted master has replayed its journal and listens again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """`next_deadline()` has come. `silent` is what `Job.silent` said then: renewals are not in the journal, so a
+    replay could not find it out again."""
+
+    silent: tuple[str, ...] = ()
+
+
+Event = NodeRegistered | StatusReported | AgentDied | EndRequested | MasterStarted | TimePassed
+
+
+# --- actions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    node: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    node: str
+    nonce: str
+    reason: str
+    retry_after_s: float | None
+    """None when asking again cannot help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell an agent that it was heard: it counts its own lease from when it sent `seq`."""
+
+    node: str
+    nonce: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    node: str
+    nonce: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Tale:
+    """Add a record to the job's story."""
+
+    record: Record
+
+
+Action = Accept | Refuse | Acknowledge | Tell | Tale
+
+
+# --- state ----------------------------------------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    GATHERING = "gathering"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class Member:
+    """A live node."""
+
+    registered: NodeRegistered
+    status: NodeStatus
+    seq: int = 0
+    ready_at: float | None = None
+    previous_rank: int | None = None
+
+    @property
+    def nonce(self) -> str:
+        return self.registered.nonce
+
+
+class Job:
+    """One job: who is in it, what it is doing, and what it does next."""
+
+    def __init__(self, rules: JobRules, *, now: float, sole_nonce: str | None = None) -> None:
+        self.rules = rules
+        self.phase = Phase.GATHERING
+        self.generation = 0
+        self.restart_count = 0
+        self.world: World | None = None
+        self.outcome: Outcome | None = None
+        self.members: dict[str, Member] = {}
+        self.waiting_reason = ""
+        self._sole_nonce = sole_nonce
+        self._leases = Leases(rules.lease_s)
+        self._budget = Budget(rules.max_restarts, window_s=rules.restart_window_s)
+        self._gather_until: float | None = now + rules.join_timeout_s
+        self._decide_at: float | None = None
+        self._stop_until: float | None = None
+        self._grow_at: float | None = None
+        self._outcome_after_stop: Outcome | None = None
+        self._ending = False
+        self._blame_worker = False
+        self._failures: list[WorkerFailure] = []
+        self._failed_at: float | None = None
+        self._succeeded: set[str] = set()
+        self._started: set[str] = set()
+
+    # --- the contract of every machine ------------------------------------------------------------------------
+
+    def handle(self, event: Event, *, now: float) -> list[Action]:
+        match event:
+            case NodeRegistered():
+                actions = self._register(event, now=now)
+            case StatusReported():
+                actions = self._take_status(event, now=now)
+            case AgentDied():
+                member = self.members.get(event.node)
+                known = member is not None and member.nonce == event.nonce
+                actions = self._lose(event.node, event.evidence, now=now) if known else []
+            case EndRequested():
+                actions = self._end(event.exit_code, event.reason, now=now)
+            case MasterStarted():
+                self._leases.renew_all(now=now)
+                actions = [Tale(MasterRestored(self.generation)), *self._remind_all()]
+            case TimePassed():
+                actions = self._expire(event.silent, now=now)
+        return actions + self._advance(now=now)
+
+    def silent(self, *, now: float) -> tuple[str, ...]:
+        """Nodes whose lease has run out."""
+        return () if self.phase is Phase.FINISHED else tuple(self._leases.expired(now=now))
+
+    def next_deadline(self) -> float | None:
+        """When `TimePassed` is due; None when only an event can change anything."""
+        if self.phase is Phase.FINISHED:
+            return None
+        dates = (
+            self._leases.next_deadline(),
+            self._gather_until,
+            self._decide_at,
+            self._stop_until,
+            self._grow_at,
+        )
+        return min((date for date in dates if date is not None), default=None)
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def _register(self, event: NodeRegistered, *, now: float) -> list[Action]:
+        holder = self.members.get(event.node)
+        if holder is not None and holder.nonce == event.nonce:
+            self._leases.renew(event.node, now=now)
+            return [Accept(event.node, event.nonce), *self._remind(holder)]
+        reason, retry_after_s = self._objection(event, holder, now=now)
+        if reason:
+            return [
+                Tale(NodeRefused(event.node, reason)),
+                Refuse(event.node, event.nonce, reason, retry_after_s),
+            ]
+        ready = event.status.phase is NodePhase.READY
+        member = Member(event, event.status, ready_at=now if ready else None)
+        self.members[event.node] = member
+        self._leases.renew(event.node, now=now)
+        joined = NodeJoined(event.node, event.host, event.pid, event.num_workers)
+        return [Accept(event.node, event.nonce), Tale(joined)]
+
+    def _objection(self, event: NodeRegistered, holder: Member | None, *, now: float) -> tuple[str, float | None]:
+        """Why a newcomer cannot join and when to ask again, or an empty reason."""
+        rules = self.rules
+        if self.phase is Phase.FINISHED:
+            return "the job has ended", None
+        if event.job_id != rules.job_id:
+            return f"this master serves job {rules.job_id!r}, not {event.job_id!r} (--rdzv-id)", None
+        if event.nodes != (rules.min_nodes, rules.max_nodes):
+            ours, theirs = f"{rules.min_nodes}:{rules.max_nodes}", f"{event.nodes[0]}:{event.nodes[1]}"
+            return f"this job was started with --nnodes {ours}, this node with --nnodes {theirs}", None
+        if self._sole_nonce is not None and event.nonce != self._sole_nonce:
+            return "this job runs on one node only; start it with --nnodes and --rdzv-endpoint to use more", None
+        if holder is not None:
+            pid, host = holder.registered.pid, holder.registered.host
+            left_s = self._leases.remaining_s(event.node, now=now)
+            return f"node id {event.node!r} is held by pid {pid} on {host}; free in {left_s:.1f} s", left_s
+        rank = event.wanted_rank
+        for other in self.members.values() if rank is not None else ():
+            if other.registered.wanted_rank == rank:
+                return f"--node-rank {rank} is taken by node {other.registered.node}", None
+        if len(self.members) >= rules.max_nodes + MAX_SPARES:
+            return f"{len(self.members)} nodes have joined already", rules.lease_s
+        return "", None
+
+    def _take_status(self, event: StatusReported, *, now: float) -> list[Action]:
+        member = self.members.get(event.node)
+        if member is None or member.nonce != event.nonce:
+            # It was given up: its workers are fenced by now, and it has to register again.
+            return [Refuse(event.node, event.nonce, "not registered; register again", 0.0)]
+        self._leases.renew(event.node, now=now)
+        heard: list[Action] = [Acknowledge(event.node, event.nonce, event.seq)]
+        if event.seq <= member.seq:
+            return heard
+        member.seq, old, member.status = event.seq, member.status, event.status
+        became_ready = event.status.phase is NodePhase.READY
+        if not became_ready:
+            member.ready_at = None
+        elif member.ready_at is None:
+            member.ready_at = now
+        actions = heard + self._note_start(member, now=now) + self._judge(member, old, now=now)
+        return actions + self._remind(member)
+
+    def _note_start(self, member: Member, *, now: float) -> list[Action]:
+        status, node, world = member.status, member.registered.node, self.world
+        if world is None or status.phase is not NodePhase.RUNNING or status.generation != world.generation:
+            return []
+        placement = world.placement_of(node)
+        if node in self._started or placement is None or len(status.pids) < placement.num_workers:
+            return []
+        self._started.add(node)
+        pids = {placement.first_rank + local: pid for local, pid in enumerate(status.pids)}
+        since_ms = None if self._failed_at is None else (now - self._failed_at) * 1000
+        return [Tale(WorkersStarted(world.generation, node, pids, since_ms))]
+
+    def _judge(self, member: Member, old: NodeStatus, *, now: float) -> list[Action]:
+        """What a node's new status means for the current generation."""
+        status, node = member.status, member.registered.node
+        if status.end_job is not None and not self._ending:
+            return self._end(status.end_job, status.reason, now=now)
+        if status.phase is NodePhase.LEAVING:
+            return self._lose_place(member, now=now)
+        if not self._is_current(member) or status.generation != self.generation:
+            return []
+        tales: list[Action] = []
+        for failure in status.failures[len(old.failures) if old.generation == status.generation else 0 :]:
+            self._failures.append(failure)
+            if not failure.stopped_by_us:
+                tales.append(Tale(WorkerFailed(self.generation, failure)))
+        if self.phase is not Phase.RUNNING:
+            return tales
+        if status.phase is NodePhase.SUCCEEDED:
+            self._succeeded.add(node)
+        elif status.phase in (NodePhase.DRAINING, NodePhase.READY):
+            return tales + self._fail(self._symptom(member), now=now)
+        return tales
+
+    def _symptom(self, member: Member) -> str:
+        status = member.status
+        if status.failures:
+            failure = status.failures[0]
+            return f"rank {failure.rank} {classify(failure).evidence}"
+        return f"node {member.registered.node} stopped its workers: {status.reason or 'no reason given'}"
+
+    def _expire(self, silent: tuple[str, ...], *, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for node in silent:
+            actions += self._lose(node, f"silent for {self.rules.lease_s:g} s", now=now)
+        if self.phase is Phase.STOPPING and self._stop_until is not None and now >= self._stop_until:
+            for node in self._not_stopped():
+                actions += self._lose(node, f"did not stop within {self.rules.stop_timeout_s:g} s", now=now)
+        return actions
+
+    # --- decisions --------------------------------------------------------------------------------------------
+
+    def _lose(self, node: str, reason: str, *, now: float) -> list[Action]:
+        """A node is gone for good."""
+        member = self.members.pop(node)
+        self._leases.drop(node)
+        actions: list[Action] = [Tale(NodeLost(node, reason))]
+        if self.phase is Phase.RUNNING and self._is_current(member) and node not in self._succeeded:
+            actions += self._fail(f"node {node} is lost: {reason}", now=now)
+            self._blame_worker = False
+        return actions
+
+    def _end(self, exit_code: int, reason: str, *, now: float) -> list[Action]:
+        """Somebody wants the job to end: no worker is to blame."""
+        if self.phase is Phase.FINISHED:
+            return []
+        self._ending = True
+        self._blame_worker = False
+        return self._stop(reason, then=Outcome(exit_code, reason), now=now)
+
+    def _lose_place(self, member: Member, *, now: float) -> list[Action]:
+        """A node is on its way out and takes its workers with it."""
+        node, reason = member.registered.node, member.status.reason
+        held = self.phase is Phase.RUNNING and self._is_current(member) and node not in self._succeeded
+        del self.members[node]
+        self._leases.drop(node)
+        actions: list[Action] = [Tale(NodeLost(node, reason))]
+        return actions + self._resize(f"node {node} left: {reason}", now=now) if held else actions
+
+    def _fail(self, symptom: str, *, now: float) -> list[Action]:
+        """The current generation cannot go on; another one follows if the budget allows it."""
+        self._failed_at = now
+        self._blame_worker = True
+        if self._budget.spend(now=now):
+            return self._stop(symptom, then=None, now=now)
+        limit = self.rules.max_restarts
+        spent = "restarts are off (--max-restarts 0)" if limit == 0 else f"{limit} of {limit} restarts are used"
+        reason = f"{symptom}; {spent}"
+        return self._stop(reason, then=Outcome(1, reason), now=now)
+
+    def _stop(self, reason: str, *, then: Outcome | None, now: float) -> list[Action]:
+        """Stop the current generation, then restart or finish."""
+        self.phase = Phase.STOPPING
+        self._outcome_after_stop = then
+        self._stop_until = now + self.rules.stop_timeout_s
+        self._gather_until = self._decide_at = self._grow_at = None
+        used, limit = self._budget.used(now=now), self.rules.max_restarts
+        decision = "restart" if then is None else "finish"
+        tale = Tale(Stopping(self.generation, decision, reason, used, limit))
+        return [tale, *self._remind_all()]
+
+    def _resize(self, reason: str, *, now: float) -> list[Action]:
+        self.phase = Phase.STOPPING
+        self._outcome_after_stop = None
+        self._stop_until = now + self.rules.stop_timeout_s
+        self._grow_at = None
+        return [Tale(Resizing(self.generation, reason)), *self._remind_all()]
+
+    def _advance(self, *, now: float) -> list[Action]:
+        """Take every step that is due and needs no further event."""
+        actions: list[Action] = []
+        if self.phase is Phase.STOPPING and not self._not_stopped():
+            self._stop_until = None
+            if self._outcome_after_stop is not None:
+                return self._finish(self._with_root_cause(self._outcome_after_stop), now=now)
+            self.phase = Phase.GATHERING
+            self._gather_until = now + self.rules.join_timeout_s
+        if self.phase is Phase.GATHERING:
+            actions += self._gather(now=now)
+        elif self.phase is Phase.RUNNING:
+            actions += self._settle(now=now)
+        return actions
+
+    def _gather(self, *, now: float) -> list[Action]:
+        candidates = [self._candidate(member) for member in self.members.values()]
+        decision = decide_world(candidates, first=self.generation == 0, now=now, rules=self.rules)
+        self._decide_at = decision.wake_at
+        if decision.members is not None:
+            return self._publish(decision.members, decision.reason, now=now)
+        if self._gather_until is not None and now >= self._gather_until:
+            names = ", ".join(sorted(self.members)) or "none"
+            waited = f"{self.rules.join_timeout_s:g} s"
+            reason = f"no world within {waited}: {decision.reason} (here: {names})"
+            return self._finish(self._with_root_cause(Outcome(1, reason)), now=now)
+        if decision.reason == self.waiting_reason:
+            return []
+        self.waiting_reason = decision.reason
+        return [Tale(Waiting(decision.reason))]
+
+    def _publish(self, members: tuple[Candidate, ...], reason: str, *, now: float) -> list[Action]:
+        if self.generation > 0:
+            self.restart_count += 1
+        self.generation += 1
+        self.phase = Phase.RUNNING
+        self.waiting_reason = ""
+        self._gather_until = self._decide_at = None
+        self._failures, self._succeeded, self._started = [], set(), set()
+        self._blame_worker = False
+        self.world = World(self.generation, self.restart_count, place(members), members[0].store)
+        for placement in self.world.placements:
+            self.members[placement.node].previous_rank = placement.group_rank
+        formed = WorldFormed(self.generation, self.restart_count, self.world.size, self.world.placements, reason)
+        return [Tale(formed), *self._remind_all()]
+
+    def _settle(self, *, now: float) -> list[Action]:
+        """A running job: is it done, and could it grow?"""
+        assert self.world is not None, "a running job has a world"
+        nodes = [placement.node for placement in self.world.placements]
+        if all(node in self._succeeded for node in nodes):
+            return self._finish(Outcome(0, "every worker ended with 0"), now=now)
+        spares = [name for name, member in self.members.items() if not self._is_current(member)]
+        ready = [name for name in spares if self.members[name].ready_at is not None]
+        if not ready or len(nodes) >= self.rules.max_nodes or self._succeeded:
+            self._grow_at = None
+            return []
+        if self._grow_at is None:
+            self._grow_at = now + self.rules.last_call_s
+        if now < self._grow_at:
+            return []
+        return self._resize(f"{', '.join(sorted(ready))} joined", now=now) + self._advance(now=now)
+
+    def _finish(self, outcome: Outcome, *, now: float) -> list[Action]:
+        self.phase = Phase.FINISHED
+        self.outcome = outcome
+        return [Tale(JobFinished(outcome, self.restart_count)), *self._remind_all()]
+
+    def _with_root_cause(self, outcome: Outcome) -> Outcome:
+        """Name the worker to blame, if a worker is, and take its exit code."""
+        root, consequences = find_root_cause(self._failures)
+        if root is None or not self._blame_worker:
+            return outcome
+        reason = outcome.reason
+        return Outcome(exit_code_of(root), reason, root, consequences)
+
+    # --- wishes -----------------------------------------------------------------------------------------------
+
+    def _wish(self, member: Member) -> Order | None:
+        """What this node should do now, if its status does not show it doing so already."""
+        status = member.status
+        busy = status.phase in (NodePhase.RUNNING, NodePhase.SUCCEEDED)
+        if self.phase is Phase.FINISHED and self.outcome is not None:
+            return Finish(self.outcome)
+        if self.phase is Phase.STOPPING:
+            idle = _is_idle(member, self.generation) or status.phase is NodePhase.DRAINING
+            return None if idle else Stop(self.generation, "the group is being stopped")
+        if self.phase is Phase.GATHERING or self.world is None:
+            return Stop(self.generation, "no world exists") if busy else None
+        if not self._is_current(member):
+            return Stop(self.generation, "this node has no place in the world") if busy else None
+        if status.generation >= self.generation:
+            return None
+        if busy:
+            return Stop(self.generation - 1, "a newer generation exists")
+        return Run(self.world) if status.phase is NodePhase.READY else None
+
+    def _remind(self, member: Member) -> list[Action]:
+        order = self._wish(member)
+        return [] if order is None else [Tell(member.registered.node, member.nonce, order)]
+
+    def _remind_all(self) -> list[Action]:
+        return [action for member in self.members.values() for action in self._remind(member)]
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    def _is_current(self, member: Member) -> bool:
+        """Whether this incarnation of the node has a place in the current world."""
+        placed = self.world is not None and self.world.placement_of(member.registered.node) is not None
+        return placed and member.previous_rank is not None
+
+    def _not_stopped(self) -> list[str]:
+        """Nodes that may still have live workers."""
+        return [name for name, member in self.members.items() if not _is_idle(member, self.generation)]
+
+    def _candidate(self, member: Member) -> Candidate:
+        registered = member.registered
+        return Candidate(
+            registered.node,
+            registered.host,
+            registered.num_workers,
+            registered.store,
+            member.ready_at,
+            registered.wanted_rank,
+            member.previous_rank,
+        )
+
+
+def _is_idle(member: Member, generation: int) -> bool:
+    # A node that has not answered for this generation may yet receive an older order to run it.
+    return member.status.phase is NodePhase.READY and member.status.generation >= generation

@@ -1,0 +1,103 @@
+"""Who takes part in the next world, and with which ranks.
+
+`decide_world` is a function of who is ready and when they came; it changes nothing. A node keeps its group
+rank while the world has room for it, so a restart without losses gives every worker its old rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.core.ids import Address, Placement
+from holdfast.spec.job import JobRules
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that could be in the next world."""
+
+    node: str
+    host: str
+    num_workers: int
+    store: Address
+    """Where the workers' store would be if this node became the first."""
+    ready_at: float | None
+    """When it became ready; None while it is still stopping workers."""
+    wanted_rank: int | None = None
+    previous_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The nodes of the next world in order of group rank, or why there is none yet."""
+
+    members: tuple[Candidate, ...] | None
+    reason: str
+    wake_at: float | None = None
+    """When to decide again if nothing happens before."""
+
+
+def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, rules: JobRules) -> Decision:
+    """Form a world, or say why not yet. `first` leaves the door open for latecomers."""
+    ready = sorted((c for c in candidates if c.ready_at is not None), key=_order)
+    if stopping := [c.node for c in candidates if c.ready_at is None]:
+        return Decision(None, f"waiting for {_names(stopping)} to stop the old workers")
+    if len(ready) < rules.min_nodes:
+        return Decision(None, f"{len(ready)} of {rules.min_nodes} nodes are here")
+    if len(ready) >= rules.max_nodes:
+        return Decision(tuple(seat(ready[: rules.max_nodes])), f"{rules.max_nodes} of {rules.max_nodes} nodes are here")
+    if not first:
+        return Decision(tuple(seat(ready)), f"{len(ready)} nodes are here, at least {rules.min_nodes} are needed")
+    times = sorted(c.ready_at for c in ready if c.ready_at is not None)
+    closes_at = times[rules.min_nodes - 1] + rules.last_call_s
+    if now < closes_at:
+        return Decision(None, f"{len(ready)} nodes are here, open for up to {rules.max_nodes}", closes_at)
+    return Decision(tuple(seat(ready)), f"{len(ready)} nodes are here and the door is closed")
+
+
+def seat(members: Sequence[Candidate]) -> list[Candidate]:
+    """`members` in order of group rank: those with a rank keep it, the others fill the gaps."""
+    seats: dict[int, Candidate] = {}
+    standing: list[Candidate] = []
+    for member in members:
+        rank = member.wanted_rank if member.wanted_rank is not None else member.previous_rank
+        if rank is not None and rank < len(members) and rank not in seats:
+            seats[rank] = member
+        else:
+            standing.append(member)
+    gaps = (rank for rank in range(len(members)) if rank not in seats)
+    seats.update(zip(gaps, standing, strict=True))
+    return [seats[rank] for rank in range(len(members))]
+
+
+def place(members: Sequence[Candidate]) -> tuple[Placement, ...]:
+    """Ranks for `members`, in their order."""
+    placements: list[Placement] = []
+    first_rank = 0
+    for group_rank, member in enumerate(members):
+        placements.append(Placement(member.node, group_rank, first_rank, member.num_workers))
+        first_rank += member.num_workers
+    return tuple(placements)
+
+
+def _order(candidate: Candidate) -> tuple[object, ...]:
+    """The user's rank first, then the old rank, then newcomers by host and name (node2 before node10)."""
+    late = 1 << 30
+    return (
+        candidate.wanted_rank if candidate.wanted_rank is not None else late,
+        candidate.previous_rank if candidate.previous_rank is not None else late,
+        _natural(candidate.host),
+        _natural(candidate.node),
+    )
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    parts = re.findall(r"\d+|\D+", name)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+
+
+def _names(nodes: Sequence[str]) -> str:
+    shown = ", ".join(sorted(nodes)[:3])
+    return shown if len(nodes) <= 3 else f"{shown} and {len(nodes) - 3} more"

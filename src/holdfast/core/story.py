@@ -1,0 +1,195 @@
+"""What happened to a job, as people read it at 3 a.m.: symptom, decision and why, actions, verdict.
+
+Each record is emitted once by a decision; the terminal, the JSON lines and the HTTP stream are renderings of it.
+`level` says who should look: `info` changes nothing for anybody, `warning` deserves a look, `error` is a loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast.core.faults import classify
+from holdfast.core.ids import Outcome, Placement, WorkerFailure
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A node registered with the master, or a new incarnation of it did."""
+
+    kind: ClassVar[str] = "node_joined"
+    level: ClassVar[str] = "info"
+    node: str
+    host: str
+    pid: int
+    num_workers: int
+
+    def __str__(self) -> str:
+        return f"node {self.node} joined with {self.num_workers} workers"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefused:
+    """A node asked to join and was told no."""
+
+    kind: ClassVar[str] = "node_refused"
+    level: ClassVar[str] = "warning"
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"node {self.node} refused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone for good: its lease ran out, its agent died, or it left."""
+
+    kind: ClassVar[str] = "node_lost"
+    level: ClassVar[str] = "warning"
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"node {self.node} lost: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No world can be formed yet. Emitted when the reason changes."""
+
+    kind: ClassVar[str] = "waiting"
+    level: ClassVar[str] = "info"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"waiting: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorldFormed:
+    """The next world was published to its nodes."""
+
+    kind: ClassVar[str] = "world_formed"
+    level: ClassVar[str] = "info"
+    generation: int
+    restart_count: int
+    world_size: int
+    placements: tuple[Placement, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        nodes = len(self.placements)
+        return f"generation {self.generation}: {self.world_size} workers on {nodes} node{'s' * (nodes != 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStarted:
+    """A node started its workers."""
+
+    kind: ClassVar[str] = "workers_started"
+    level: ClassVar[str] = "info"
+    generation: int
+    node: str
+    pids: dict[int, int]
+    """Rank to process id."""
+    since_failure_ms: float | None
+    """From the failure that this generation repairs to this moment, on the master's clock; null at first."""
+
+    def __str__(self) -> str:
+        ranks = _span(sorted(self.pids))
+        if self.since_failure_ms is None:
+            return f"{ranks} started on {self.node}"
+        return f"{ranks} started again on {self.node}, {self.since_failure_ms:.0f} ms after the failure was seen"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A worker ended badly. The first of a generation decides what happens next."""
+
+    kind: ClassVar[str] = "worker_failed"
+    level: ClassVar[str] = "warning"
+    generation: int
+    failure: WorkerFailure
+
+    def __str__(self) -> str:
+        failure = self.failure
+        return f"rank {failure.rank} (pid {failure.pid} on {failure.node}) {classify(failure).evidence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The decision about a generation that cannot go on: what follows, and why."""
+
+    kind: ClassVar[str] = "stopping"
+    level: ClassVar[str] = "warning"
+    generation: int
+    decision: str
+    """`restart` or `finish`."""
+    reason: str
+    restarts_used: int
+    max_restarts: int
+
+    def __str__(self) -> str:
+        if self.decision == "restart":
+            return f"restarting all workers (restart {self.restarts_used} of {self.max_restarts}): {self.reason}"
+        return f"ending the job: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """The world is about to change because a node came or left; costs no restart from the budget."""
+
+    kind: ClassVar[str] = "resizing"
+    level: ClassVar[str] = "info"
+    generation: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"restarting all workers with another world: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MasterRestored:
+    """The master died and was started again from its journal."""
+
+    kind: ClassVar[str] = "master_restored"
+    level: ClassVar[str] = "warning"
+    generation: int
+
+    def __str__(self) -> str:
+        return f"master restored from its journal at generation {self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """The last record of every job."""
+
+    kind: ClassVar[str] = "job_finished"
+    level: ClassVar[str] = "info"
+    outcome: Outcome
+    restarts: int
+
+    def __str__(self) -> str:
+        return f"job ended with exit code {self.outcome.exit_code}: {self.outcome.reason}"
+
+
+Record = (
+    NodeJoined
+    | NodeRefused
+    | NodeLost
+    | Waiting
+    | WorldFormed
+    | WorkersStarted
+    | WorkerFailed
+    | Stopping
+    | Resizing
+    | MasterRestored
+    | JobFinished
+)
+
+
+def _span(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {ranks[0]}-{ranks[-1]}"

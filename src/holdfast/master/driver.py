@@ -1,0 +1,176 @@
+"""The master's loop: one event at a time through the core, durable first, then performed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from holdfast.core import job as core
+from holdfast.core.ids import Order
+from holdfast.observe.entries import make_entry
+from holdfast.stores.journal import Journal
+from holdfast.wire.messages import Accepted, Ack, Denied, Happened, Message, order_message
+
+log = logging.getLogger(__name__)
+
+OUTBOX_SIZE = 1024
+INBOX_SIZE = 4096
+STORY_SIZE = 10_000
+
+
+class Member:
+    """One open connection: a bounded outbox. A member too slow to read it is cut off and may reconnect."""
+
+    def __init__(self, nonce: str) -> None:
+        self.nonce = nonce
+        self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_SIZE)
+
+    def send(self, message: Message) -> None:
+        try:
+            self.outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("a member does not read what it is sent; its connection is closed")
+            self.close()
+
+    def close(self) -> None:
+        while not self.outbox.empty():
+            self.outbox.get_nowait()
+        self.outbox.put_nowait(None)
+
+
+class Driver:
+    """Feeds the core and performs what it decides."""
+
+    def __init__(self, job: core.Job, journal: Journal, *, offset_s: float, started_at: float) -> None:
+        self.job = job
+        self.story: deque[dict[str, Any]] = deque(maxlen=STORY_SIZE)
+        self._journal = journal
+        self._offset_s = offset_s
+        self._started_at = started_at
+        self._seq = 0
+        self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
+        self._members: dict[str, Member] = {}
+        self._changed = asyncio.Condition()
+        self._empty = asyncio.Event()
+
+    @classmethod
+    def restore(cls, make_job: Callable[[float], core.Job], *, journal: Journal) -> Driver:
+        """The job as the journal left it, or a new one if the journal is empty."""
+        past = list(journal.replay())
+        now = time.monotonic()
+        if not past:
+            return cls(make_job(now), journal, offset_s=0.0, started_at=now)
+        # A monotonic clock starts anew with the machine; the job's time must not go back.
+        first, last = past[0][0], past[-1][0]
+        driver = cls(make_job(first), journal, offset_s=max(0.0, last - now), started_at=first)
+        for then, event in past:
+            for action in driver.job.handle(event, now=then):
+                if isinstance(action, core.Tale):
+                    driver._tell_story(action.record, now=then)
+        driver._step(core.MasterStarted())
+        return driver
+
+    def now(self) -> float:
+        return time.monotonic() + self._offset_s
+
+    def elapsed_s(self) -> float:
+        return round(self.now() - self._started_at, 6)
+
+    async def put(self, event: core.Event) -> None:
+        await self._inbox.put(event)
+
+    async def run(self) -> None:
+        while True:
+            deadline = self.job.next_deadline()
+            timeout = None if deadline is None else max(0.0, deadline - self.now())
+            try:
+                event = await asyncio.wait_for(self._inbox.get(), timeout)
+            except TimeoutError:
+                event = core.TimePassed(self.job.silent(now=self.now()))
+            self._step(event)
+            async with self._changed:
+                self._changed.notify_all()
+
+    # --- members ----------------------------------------------------------------------------------------------
+
+    def attach(self, member: Member) -> None:
+        if old := self._members.get(member.nonce):
+            old.close()
+        self._members[member.nonce] = member
+        self._empty.clear()
+
+    def detach(self, member: Member) -> None:
+        if self._members.get(member.nonce) is member:
+            del self._members[member.nonce]
+        if not self._members:
+            self._empty.set()
+
+    async def all_gone(self, *, linger_s: float) -> None:
+        """Return when the job has ended and its nodes have hung up, or have had time to."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.job.outcome is not None)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), linger_s)
+
+    # --- the story --------------------------------------------------------------------------------------------
+
+    async def entries(self, *, after: int) -> AsyncIterator[dict[str, Any]]:
+        """Entries with a number above `after`, then those that come, until the job has ended."""
+        while True:
+            for entry in [entry for entry in self.story if entry["seq"] > after]:
+                after = entry["seq"]
+                yield entry
+            if self.job.outcome is not None:
+                return
+            async with self._changed:
+                while self._seq <= after:
+                    await self._changed.wait()
+
+    def _tell_story(self, record: Any, *, now: float) -> dict[str, Any]:  # noqa: ANN401  any record
+        self._seq += 1
+        entry = make_entry(record, seq=self._seq, elapsed_s=round(now - self._started_at, 6))
+        self.story.append(entry)
+        return entry
+
+    # --- one step ---------------------------------------------------------------------------------------------
+
+    def _step(self, event: core.Event) -> None:
+        now = self.now()
+        beat = isinstance(event, core.StatusReported) and self._is_old_news(event)
+        actions = self.job.handle(event, now=now)
+        idle = isinstance(event, core.TimePassed) and not actions
+        if not beat and not idle:
+            self._journal.append(event, now=now)
+        for action in actions:
+            self._perform(action, now=now)
+
+    def _is_old_news(self, event: core.StatusReported) -> bool:
+        member = self.job.members.get(event.node)
+        return member is not None and member.nonce == event.nonce and member.status == event.status
+
+    def _perform(self, action: core.Action, *, now: float) -> None:
+        match action:
+            case core.Accept():
+                self._send(action.nonce, Accepted())
+            case core.Refuse():
+                self._send(action.nonce, Denied(action.reason, action.retry_after_s))
+            case core.Acknowledge():
+                self._send(action.nonce, Ack(action.seq))
+            case core.Tell():
+                self._order(action.nonce, action.order)
+            case core.Tale():
+                entry = self._tell_story(action.record, now=now)
+                for member in list(self._members.values()):
+                    member.send(Happened(entry))
+
+    def _order(self, nonce: str, order: Order) -> None:
+        self._send(nonce, order_message(order))
+
+    def _send(self, nonce: str, message: Message) -> None:
+        if member := self._members.get(nonce):
+            member.send(message)

@@ -1,0 +1,98 @@
+"""`python -m holdfast.master.main`: the master process.
+
+Its settings come as one JSON line on standard input, never in argv: they may hold the token. The end of standard
+input means that the node which hosts the master is gone, and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from holdfast.core.job import Job
+from holdfast.errors import HoldfastError
+from holdfast.master.driver import Driver
+from holdfast.master.server import make_app
+from holdfast.spec.job import JobRules
+from holdfast.stores.journal import Journal
+
+LINGER_S = 5.0
+"""How long a finished master waits for its nodes to hang up; those that did not hear of the end then see it die."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterSettings:
+    rules: JobRules
+    listen_fd: int
+    journal: str
+    sole_nonce: str | None = None
+    token: str | None = None
+
+
+async def serve(settings: MasterSettings) -> None:
+    """Serve one job until it has ended and its nodes have gone."""
+    journal = Journal(Path(settings.journal))
+    try:
+        driver = Driver.restore(
+            lambda now: Job(settings.rules, now=now, sole_nonce=settings.sole_nonce), journal=journal
+        )
+        listener = socket.socket(fileno=settings.listen_fd)
+        listener.setblocking(False)
+        runner = web.AppRunner(make_app(driver, token=settings.token), access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        orphaned = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
+        async with asyncio.TaskGroup() as tasks:
+            driving = tasks.create_task(driver.run())
+            ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
+            alone = tasks.create_task(orphaned.wait())
+            await asyncio.wait({ended, alone}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (driving, ended, alone):
+                task.cancel()
+        await runner.cleanup()
+    finally:
+        journal.close()
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.WARNING, format="holdfast master: %(message)s", stream=sys.stderr)
+    # Read by hand: a buffered reader would swallow what belongs to the end-of-input watch.
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return 0
+        line += byte
+    settings = msgspec.json.decode(bytes(line), type=MasterSettings)
+    gc.freeze()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(settings))
+    except HoldfastError as error:
+        sys.stderr.write(f"holdfast master: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The job's story rendered for people and programs."""

@@ -1,0 +1,26 @@
+"""An entry: one record of the story with its number and time, as JSON-ready data.
+
+The same entry goes to `--events`, to `/api/events` and over the wire to the other nodes' terminals.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.story import Record
+
+
+def make_entry(record: Record, *, seq: int, elapsed_s: float, wall: datetime | None = None) -> dict[str, Any]:
+    """`record` as JSON-ready data; the record's own fields lie beside the common ones."""
+    return {
+        "seq": seq,
+        "at": (wall or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+        "elapsed_s": elapsed_s,
+        "kind": record.kind,
+        "level": record.level,
+        "text": str(record),
+        **msgspec.to_builtins(record, str_keys=True),
+    }

@@ -1,0 +1,109 @@
+"""The specification of a job, resolved once and passed explicitly.
+
+`JobRules` is what the master needs to decide; `NodeSpec` is what one node needs to run its share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRules:
+    """What every node of a job must agree on."""
+
+    job_id: str
+    min_nodes: int = 1
+    max_nodes: int = 1
+    max_restarts: int = 3
+    """Restarts after a failure, for the whole job, within `restart_window_s`; the next failure ends the job."""
+    restart_window_s: float = 3600.0
+    """Failures older than this are forgiven, so a month-long job is not ended by its fourth bad day."""
+    join_timeout_s: float = 600.0
+    """From the moment too few nodes are there; on expiry the job ends and says how many came."""
+    last_call_s: float = 5.0
+    """How long the door stays open once `min_nodes` have joined; a latecomer costs everyone a restart."""
+    beat_s: float = 1.0
+    """How often an agent tells the master its status when nothing happens."""
+    lease_s: float = 5.0
+    """Silence after which the master gives a node up; long enough to survive a few lost beats."""
+    stop_timeout_s: float = 60.0
+    """From the order to stop until a node that has not stopped its workers is given up."""
+
+    @property
+    def fence_s(self) -> float:
+        """Silence after which an agent kills its own workers: always before the master replaces them."""
+        return self.lease_s * 0.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """What each worker runs."""
+
+    how: str
+    """`script`, `module`, `run_path` or `program` (no Python in front)."""
+    target: str
+    args: tuple[str, ...] = ()
+    python: str = ""
+
+    def argv(self) -> list[str]:
+        """The command line as `ps` would show it without a launcher."""
+        if self.how == "program":
+            return [self.target, *self.args]
+        flag = ["-m"] if self.how == "module" else []
+        return [self.python, "-u", *flag, self.target, *self.args]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogSpec:
+    """Where the workers' output goes. Streams are numbered as torchrun numbers them: 1 out, 2 err, 3 both."""
+
+    log_dir: str | None = None
+    redirects: dict[int, int] = field(default_factory=dict)
+    tee: dict[int, int] = field(default_factory=dict)
+    shown_local_ranks: tuple[int, ...] | None = None
+    stdout_filters: tuple[str, ...] = ()
+    stderr_filters: tuple[str, ...] = ()
+    prefix_template: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSpec:
+    """What one node runs and how it reaches the others."""
+
+    rules: JobRules
+    command: Command
+    num_workers: int
+    logs: LogSpec
+    role: str = "default"
+    node_rank: int | None = None
+    """The rank the user gave this node; None lets the master choose."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Where the master listens; 0 means any free port, for a job of one node."""
+    store_port: int = 0
+    """Port of the workers' store when this node hosts it (MASTER_PORT); 0 means any free one."""
+    local_addr: str | None = None
+    token: str | None = None
+    warm: bool = True
+    """Fork workers from an interpreter that has already imported torch."""
+    cold_reason: str = ""
+    """Why `warm` is off, for the log; empty when the user said so or it is on."""
+    drain_s: float = 5.0
+    """From SIGTERM to SIGKILL when workers are restarted. A worker without a SIGTERM handler is gone at once;
+    one that is stopped or stuck is killed when this ends."""
+    shutdown_s: float = 30.0
+    """The same when the job is asked to stop: long enough to write a checkpoint."""
+    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    events_file: str | None = None
+    virtual_local_rank: bool = False
+    numa_binding: str | None = None
+    omp_num_threads: str | None = None
+    """Set for the workers when several share a node and the user set nothing."""
+    env: dict[str, str] = field(default_factory=dict)
+    """The environment the user started us in; workers get it plus their own variables."""
+
+    @property
+    def single(self) -> bool:
+        """A job of one node: nothing outside this machine has to find it."""
+        return self.rules.max_nodes == 1

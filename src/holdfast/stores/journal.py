@@ -1,0 +1,55 @@
+"""The master's journal: every event that changed the job, with the time it was handled.
+
+An event is durable before the actions that follow from it are performed, so a master that replays the journal
+never knows less than what it has told anybody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core import job
+from holdfast.errors import JobError
+
+_EVENTS: dict[str, type[job.Event]] = {
+    event.__name__: event
+    for event in (
+        job.NodeRegistered,
+        job.StatusReported,
+        job.AgentDied,
+        job.EndRequested,
+        job.MasterStarted,
+        job.TimePassed,
+    )
+}
+
+
+class Journal:
+    """An append-only list of (now, event) in SQLite."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS journal (seq INTEGER PRIMARY KEY, now REAL, kind TEXT, event BLOB)"
+            )
+        except sqlite3.Error as error:
+            raise JobError(f"the journal {path} cannot be opened: {error}") from error
+
+    def append(self, event: job.Event, *, now: float) -> None:
+        row = (now, type(event).__name__, msgspec.msgpack.encode(event))
+        self._db.execute("INSERT INTO journal (now, kind, event) VALUES (?, ?, ?)", row)
+
+    def replay(self) -> Iterator[tuple[float, job.Event]]:
+        for now, kind, data in self._db.execute("SELECT now, kind, event FROM journal ORDER BY seq"):
+            event: job.Event = msgspec.msgpack.decode(data, type=_EVENTS[kind])
+            yield now, event
+
+    def close(self) -> None:
+        self._db.close()

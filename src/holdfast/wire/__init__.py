@@ -1,0 +1,1 @@
+"""What crosses a socket: typed messages as MessagePack, and nothing else."""

@@ -1,0 +1,34 @@
+"""Whether a process of this machine is gone for certain."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def machine_id() -> str:
+    """Equal for two processes that see the same process ids: one boot, one process-id namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+async def is_dead(pid: int, *, within_s: float = 0.25) -> bool:
+    """Whether `pid` has ended, or ends within a moment: its sockets close a little before it does."""
+    for _ in range(int(within_s / 0.01)):
+        if _has_ended(pid):
+            return True
+        await asyncio.sleep(0.01)
+    return _has_ended(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
