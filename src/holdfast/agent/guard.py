@@ -1,7 +1,8 @@
 """The process the user started: it keeps watch over the agent.
 
 guard -> agent -> warm interpreter -> workers. Each is a subreaper and holds a pipe or socket to the one above, so
-whichever of them is killed, even two at once, one that lives notices at once and ends everything below it.
+whichever of them is killed, even two at once, one that lives notices at once and ends everything below it. If all
+three are killed, the lifeline ends the workers.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.processes import become_subreaper, kill, kill_below
 from holdfast.core.faults import signal_name
 
 
-def run_guarded(body: Callable[[int], int], *, signals: Sequence[int]) -> int:
+def run_guarded(body: Callable[[int, Lifeline], int], *, signals: Sequence[int]) -> int:
     """Run `body` in a child and return its exit code; nothing it started outlives this call.
 
-    `body` gets a descriptor that reads as ended when this process is gone.
+    `body` gets a descriptor that reads as ended when this process is gone, and the lifeline for the workers.
     """
     become_subreaper()
+    lifeline = Lifeline.open()
     alive_r, alive_w = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -32,8 +35,9 @@ def run_guarded(body: Callable[[int], int], *, signals: Sequence[int]) -> int:
         # Ctrl-C reaches the guard alone, which passes it on: otherwise the workers would get it twice.
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        _exit_with(body, alive_r)
+        _exit_with(lambda: body(alive_r, lifeline))
     os.close(alive_r)
+    os.close(lifeline.reader)
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         kill(agent, number)
@@ -50,10 +54,10 @@ def run_guarded(body: Callable[[int], int], *, signals: Sequence[int]) -> int:
     return code
 
 
-def _exit_with(body: Callable[[int], int], alive: int) -> None:
+def _exit_with(body: Callable[[], int]) -> None:
     code = 1
     try:
-        code = body(alive)
+        code = body()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -82,8 +82,9 @@ class HostedMaster:
         self._process = None
         if process is None:
             return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._gone.wait(), within_s)
+        if within_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), within_s)
         process.kill()
         process.wait()
         assert process.stdin is not None, "asked for a pipe"

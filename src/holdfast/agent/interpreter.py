@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.agent import requests
 from holdfast.agent.hosting import watch_exit
+from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.processes import kill_below
 from holdfast.core.budget import Budget
 from holdfast.errors import JobError
@@ -55,8 +56,11 @@ Event = requests.Reply | Died | Ruined
 class Interpreter:
     """One warm interpreter after another; at most one at a time."""
 
-    def __init__(self, spec: NodeSpec, notify: Callable[[Event], None], *, kept: Callable[[], set[int]]) -> None:
+    def __init__(
+        self, spec: NodeSpec, lifeline: Lifeline, notify: Callable[[Event], None], *, kept: Callable[[], set[int]]
+    ) -> None:
         self._spec = spec
+        self._lifeline = lifeline
         self._notify = notify
         self._kept = kept
         """Processes of ours that a sweep must spare."""
@@ -79,9 +83,10 @@ class Interpreter:
         # The interpreter's command line is the room in which a worker's own has to fit.
         padding = "-" * max(0, sum(len(os.fsencode(arg)) + 1 for arg in spec.command.argv()) - 40)
         python = spec.command.python or sys.executable
-        command = [python, "-u", str(WARM_FILE), str(theirs.fileno()), padding]
+        fds = (theirs.fileno(), self._lifeline.reader, self._lifeline.writer)
+        command = [python, "-u", str(WARM_FILE), *map(str, fds), padding]
         env = {**spec.env, **ONE_THREAD} if spec.warm else spec.env
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=env, start_new_session=True)
+        self._process = subprocess.Popen(command, pass_fds=fds, env=env, start_new_session=True)
         theirs.close()
         how, target = spec.command.how, spec.command.target
         settings = requests.Settings(spec.warm, spec.cold_reason, how, target, spec.env, spec.numa_binding)

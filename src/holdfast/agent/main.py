@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import signal
 import socket
 import time
@@ -20,6 +21,7 @@ from holdfast.agent.console import Console
 from holdfast.agent.interpreter import Died, Interpreter, Ruined
 from holdfast.agent.interpreter import Event as InterpreterEvent
 from holdfast.agent.launcher import Launch, Launcher
+from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.agent.logs import read_error
 from holdfast.agent.processes import become_subreaper, kill_below
@@ -47,6 +49,7 @@ class Agent:
         host = socket.gethostname()
         node = host if spec.single else f"{host}-{nonce[:6]}"
         self._spec = spec
+        self._run_dir = run_dir
         self._console = console
         self._interpreter = interpreter
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
@@ -226,6 +229,8 @@ class Agent:
         """The process that the user started is gone: nobody waits for this job any more."""
         if not os.read(guard, 1):
             kill_below()
+            if self._spec.logs.log_dir is None:
+                shutil.rmtree(self._run_dir, ignore_errors=True)
             os._exit(1)
 
     def _tell(self, entry: dict[str, Any]) -> None:
@@ -246,7 +251,8 @@ class Agent:
 
     async def _leave(self) -> None:
         if self._master is not None:
-            linger_s = MASTER_LINGER_S if self.exit is not None else 0.0
+            others_wait = self.exit is not None and self.exit.outcome is not None and not self._spec.single
+            linger_s = MASTER_LINGER_S if others_wait else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
         await self._interpreter.stop()
         if self._store is not None:
@@ -255,8 +261,8 @@ class Agent:
     def _conclude(self, outcome: Outcome | None, end: core.Exit) -> None:
         if self._events is not None:
             self._events.close()
-        if outcome is not None and outcome.exit_code != 0:
-            self._console.say(render_outcome(outcome), level="error")
+        if outcome is not None and (report := render_outcome(outcome)):
+            self._console.say(report, level="error")
         elif outcome is None:
             self._console.say(f"stopped: {end.reason}", level="warning")
 
@@ -268,12 +274,12 @@ class Agent:
         return time.monotonic()
 
 
-def run_agent(spec: NodeSpec, *, run_dir: Path, guard: int) -> int:
+def run_agent(spec: NodeSpec, *, run_dir: Path, guard: int, lifeline: Lifeline) -> int:
     """The body of the agent process; returns its exit code."""
     become_subreaper()
     agents: list[Agent] = []
     notify: Callable[[InterpreterEvent], None] = lambda event: agents[0].on_interpreter(event)  # noqa: E731
-    interpreter = Interpreter(spec, notify, kept=lambda: agents[0].kept() if agents else set())
+    interpreter = Interpreter(spec, lifeline, notify, kept=lambda: agents[0].kept() if agents else set())
     # First of all: importing torch is what takes longest, and everything else can happen meanwhile.
     interpreter.start()
     console = Console()

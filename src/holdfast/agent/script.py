@@ -24,8 +24,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-CRASH_FD_FLOOR = 100
-"""Our one open descriptor in the script's process lies far above those a script would look at."""
+from holdfast.agent.lifeline import FD_FLOOR
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def _report_crashes(path: str) -> None:
         low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError:
         return
-    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, CRASH_FD_FLOOR)
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, FD_FLOOR)
     os.close(low)
     faulthandler.enable(file=high)
 

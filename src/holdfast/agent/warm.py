@@ -1,4 +1,4 @@
-"""`python -u warm.py FD`: the warm interpreter, from which workers are forked.
+"""`python -u warm.py SOCKET READER WRITER`: the warm interpreter, from which workers are forked.
 
 It imports what the script will need, proves that it is safe to fork, and then does three things: fork on request,
 reap and report, and sweep. It has one thread, no event loop and no sockets but one, so a fork of it is clean. If
@@ -27,6 +27,7 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.agent import preload, requests
+from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.processes import become_subreaper, die_with_parent, kill_below
 from holdfast.agent.script import Role, play
 
@@ -36,6 +37,7 @@ class Interpreter:
     """The state of the warm interpreter."""
 
     agent: socket.socket
+    lifeline: Lifeline
     settings: requests.Settings
     cold_reason: str = ""
     wake: int = -1
@@ -151,6 +153,7 @@ def detach(it: Interpreter) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
+    it.lifeline.tie()
 
 
 def become(it: Interpreter, request: requests.Fork) -> Role:
@@ -249,7 +252,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     settings = msgspec.msgpack.decode(agent.recv(requests.MAX_BYTES), type=requests.Settings)
-    it = Interpreter(agent, settings)
+    it = Interpreter(agent, Lifeline(int(sys.argv[2]), int(sys.argv[3])), settings)
     it.cold_reason = warm_up(settings)
     gc.collect()
     gc.freeze()

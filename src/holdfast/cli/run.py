@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast.agent.console import plain_error
 from holdfast.agent.guard import run_guarded
+from holdfast.agent.lifeline import Lifeline
 from holdfast.errors import JobError
 from holdfast.spec.flags import parse_run
 from holdfast.spec.job import NodeSpec
@@ -23,10 +24,10 @@ def run(argv: Sequence[str]) -> int:
     run_dir = _make_run_dir(spec)
     signals = [signal.Signals[name] for name in spec.signals]
 
-    def agent(guard: int) -> int:
+    def agent(guard: int, lifeline: Lifeline) -> int:
         from holdfast.agent.main import run_agent
 
-        return run_agent(spec, run_dir=run_dir, guard=guard)
+        return run_agent(spec, run_dir=run_dir, guard=guard, lifeline=lifeline)
 
     try:
         return run_guarded(agent, signals=signals)

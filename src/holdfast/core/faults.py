@@ -53,6 +53,9 @@ PEER_LOST_MARKS = (
 )
 
 
+MAX_HEADLINE = 160
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     kind: FaultKind
@@ -76,6 +79,7 @@ def classify(failure: WorkerFailure) -> Fault:
         return Fault(FaultKind.EXCEPTION, f"{_end(failure)}: {headline}")
     kind = FaultKind.EXITED if failure.signal is None else FaultKind.SIGNALLED
     return Fault(kind, f"ended with {_end(failure)}")
+
 
 def find_root_cause(failures: Iterable[WorkerFailure]) -> tuple[WorkerFailure | None, tuple[WorkerFailure, ...]]:
     """The failure to blame and those that followed from it; `failures` come in the order they were seen."""
@@ -107,4 +111,5 @@ def _end(failure: WorkerFailure) -> str:
 def _headline(error: str) -> str:
     """The line of a traceback that says what happened."""
     lines = [line for line in error.splitlines() if line and not line.startswith((" ", "Traceback"))]
-    return lines[-1].strip() if lines else ""
+    line = lines[-1].strip() if lines else ""
+    return line if len(line) <= MAX_HEADLINE else line[: MAX_HEADLINE - 1] + "…"

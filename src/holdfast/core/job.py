@@ -208,7 +208,7 @@ class Job:
                 actions = self._take_status(event, now=now)
             case AgentDied():
                 member = self.members.get(event.node)
-                known = member is not None and member.nonce == event.nonce
+                known = member is not None and member.nonce == event.nonce and self.phase is not Phase.FINISHED
                 actions = self._lose(event.node, event.evidence, now=now) if known else []
             case EndRequested():
                 actions = self._end(event.exit_code, event.reason, now=now)
@@ -313,6 +313,8 @@ class Job:
     def _judge(self, member: Member, old: NodeStatus, *, now: float) -> list[Action]:
         """What a node's new status means for the current generation."""
         status, node = member.status, member.registered.node
+        if self.phase is Phase.FINISHED:
+            return []
         if status.end_job is not None and not self._ending:
             return self._end(status.end_job, status.reason, now=now)
         if status.phase is NodePhase.LEAVING:

@@ -255,6 +255,7 @@ class WorkerGroup:
         if self._signalled or number == signal.SIGHUP:
             # A second signal means now; a hang-up is the loss of this node, which has no time to say anything.
             self._exit_with = self._exit_with or Exit(code, f"{name} received", None)
+            self.phase = NodePhase.LEAVING
             return self._sweep()
         self._signalled = True
         reason = f"{name} received on {self.spec.node}"

@@ -61,7 +61,6 @@ async def serve(settings: MasterSettings) -> None:
             await asyncio.wait({ended, alone}, return_when=asyncio.FIRST_COMPLETED)
             for task in (driving, ended, alone):
                 task.cancel()
-        await runner.cleanup()
     finally:
         journal.close()
 

@@ -11,8 +11,8 @@ MAX_CONSEQUENCES = 8
 
 
 def render_outcome(outcome: Outcome) -> str:
-    """The closing report of a failed job; empty for a job that went well."""
-    if outcome.exit_code == 0:
+    """The closing report of a failed job; empty for one that went well or that somebody ended."""
+    if outcome.exit_code == 0 or (outcome.root_cause is None and outcome.exit_code > 128):
         return ""
     lines = [f"job failed: {outcome.reason}"]
     echoes = [failure for failure in outcome.consequences if not failure.stopped_by_us]

@@ -1,0 +1,295 @@
+"""Jobs under test: real launchers, watched through their events, their output and /proc, and always cleaned up.
+
+Every process of a job inherits a variable with a mark of its own, so whatever a script leaves behind can be found,
+in whichever session it hides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+MARK = "HOLDFAST_TEST_MARK"
+BIN = Path(sys.executable).parent
+HOLDFAST = str(BIN / "holdfast")
+TORCHRUN = str(BIN / "torchrun")
+PYTHON = sys.executable
+
+LAUNCHER_VARIABLES = ("PET_", "HOLDFAST_", "TORCHELASTIC_", "TORCH_ELASTIC_", "OMP_", "MASTER_", "PYTHON")
+POLL_S = 0.005
+START_S = 40.0
+"""For a job to come up on a busy machine: torch may have to be read from disk."""
+END_S = 30.0
+GONE_S = 5.0
+"""How long after a job's end nothing of it may be alive any more."""
+
+Found = TypeVar("Found")
+
+
+def until(look: Callable[[], Found | None], *, within_s: float, what: str, tell: Callable[[], str] = str) -> Found:
+    """The first thing `look` finds; once the deadline has passed, fails with `what` was awaited and all `tell` knows."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what}\n{tell()}")
+        time.sleep(POLL_S)
+
+
+# --- processes ------------------------------------------------------------------------------------------------
+
+
+def marked(mark: str) -> list[int]:
+    """Every live process that carries the mark; a zombie has no environment any more."""
+    needle = f"{MARK}={mark}\0".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal() and needle in _read(f"/proc/{entry}/environ"):
+            found.append(int(entry))
+    return found
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def cmdline(pid: int) -> list[str]:
+    return _read(f"/proc/{pid}/cmdline").decode(errors="replace").rstrip("\0").split("\0")
+
+
+def is_alive(pid: int) -> bool:
+    return _state(pid) not in ("", "Z", "X")
+
+
+def _state(pid: int) -> str:
+    fields = _read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
+    return fields[0] if fields else ""
+
+
+def is_stopped(pid: int) -> bool:
+    return _state(pid) == "T"
+
+
+def parent(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def describe(pids: Sequence[int]) -> str:
+    return "\n".join(f"  {pid} (parent {parent(pid)}, state {_state(pid)}): {' '.join(cmdline(pid))}" for pid in pids)
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> bool:
+    """Send a signal; False if the process is gone already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def listening_ports(pid: int) -> list[int]:
+    """TCP ports on which this process listens."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+        if link.startswith("socket:["):
+            inodes.add(link[8:-1])
+    ports = []
+    for line in _read(f"/proc/{pid}/net/tcp").decode().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in inodes:
+            ports.append(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def free_port() -> int:
+    """A port that nobody uses now, and that the kernel gives to nobody who does not name it."""
+    low = int(_read("/proc/sys/net/ipv4/ip_local_port_range").split()[0])
+    first = 10_000 + os.getpid() * 7 % (low - 12_000)
+    for port in range(first, low):
+        with socket.socket() as probe:
+            if port not in _handed_out and probe.connect_ex(("127.0.0.1", port)) != 0:
+                _handed_out.add(port)
+                return port
+    raise AssertionError("no port is free")
+
+
+_handed_out: set[int] = set()
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------
+
+
+def clean_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment without anything that a launcher would read."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
+    return {**env, **(extra or {})}
+
+
+@dataclass
+class Job:
+    """One started launcher, or one node of a job."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    directory: Path
+    events_file: Path
+    tool: str = "holdfast"
+    named: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def out(self) -> str:
+        return (self.directory / "out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self.directory / "err").read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    # --- waiting ----------------------------------------------------------------------------------------------
+
+    def wait(self, *, within_s: float = END_S) -> int:
+        """The exit code of the launcher as a shell would show it."""
+        try:
+            code = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the launcher has not ended within {within_s:g} s\n{self.story()}") from None
+        return code if code >= 0 else 128 - code
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        if not self.events_file.exists():
+            return []
+        whole, _, _ = self.events_file.read_text().rpartition("\n")
+        entries = [json.loads(line) for line in whole.splitlines()]
+        return [entry for entry in entries if kind in (None, entry["kind"])]
+
+    def wait_for(self, kind: str, *, within_s: float = START_S, **fields: object) -> dict[str, Any]:
+        """The first event of this kind whose fields have these values."""
+
+        def look() -> dict[str, Any] | None:
+            for entry in self.events(kind):
+                if all(entry.get(name) == value for name, value in fields.items()):
+                    return entry
+            self._check_alive(f"{kind} {fields or ''}")
+            return None
+
+        return until(look, within_s=within_s, what=f"{kind} {fields or ''} in the events", tell=self.story)
+
+    def wait_for_output(self, text: str, *, times: int = 1, within_s: float = START_S) -> None:
+        def look() -> bool:
+            if (self.out + self.err).count(text) >= times:
+                return True
+            self._check_alive(f"{text!r} {times} times in the output")
+            return False
+
+        until(look, within_s=within_s, what=f"{text!r} {times} times in the output", tell=self.story)
+
+    def _check_alive(self, awaited: str) -> None:
+        if self.process.poll() is not None and not marked(self.mark):
+            # The last lines may have been written between our look and its end.
+            tail = self.out + self.err
+            raise AssertionError(f"ended with {self.process.returncode} before {awaited} came\n{tail[-4000:]}")
+
+    def wait_for_workers(self, generation: int = 1, *, within_s: float = START_S) -> dict[int, int]:
+        """Rank to process id, once the generation runs on a node."""
+        pids = self.wait_for("workers_started", generation=generation, within_s=within_s)["pids"]
+        return {int(rank): pid for rank, pid in pids.items()}
+
+    def story(self) -> str:
+        survivors = describe(marked(self.mark))
+        return f"out:\n{self.out[-3000:]}\nerr:\n{self.err[-3000:]}\nprocesses:\n{survivors}"
+
+    # --- its processes ----------------------------------------------------------------------------------------
+
+    def processes(self) -> list[int]:
+        return marked(self.mark)
+
+    def find(self, role: str) -> int | None:
+        """A process of the launcher by its role: guard, agent, interpreter, master, store or worker."""
+        if role == "guard":
+            return self.pid
+        agents = [pid for pid in self.processes() if parent(pid) == self.pid]
+        if role == "agent" or not agents:
+            return agents[0] if agents else None
+        below = [pid for pid in self.processes() if parent(pid) == agents[0]]
+        if role == "master":
+            return next((pid for pid in below if "holdfast.master.main" in cmdline(pid)), None)
+        interpreters = [pid for pid in below if any(arg.endswith("/warm.py") for arg in cmdline(pid))]
+        if role == "interpreter" or not interpreters:
+            return interpreters[0] if interpreters else None
+        started = {pid for entry in self.events("workers_started") for pid in entry["pids"].values()}
+        forks = [pid for pid in self.processes() if parent(pid) == interpreters[0]]
+        if role == "worker":
+            return next((pid for pid in forks if pid in started), None)
+        assert role == "store", f"no such role: {role}"
+        return next((pid for pid in forks if _is_store(pid)), None)
+
+    def wait_for_process(self, role: str, *, within_s: float = START_S) -> int:
+        what = f"a process in the role {role}"
+        return until(lambda: self.find(role), within_s=within_s, what=what, tell=self.story)
+
+    def expect_nothing_left(self, *, within_s: float = GONE_S) -> None:
+        """The job has ended: no process of it is alive, or dies within a moment."""
+        until(lambda: not marked(self.mark), within_s=within_s, what="nothing left alive", tell=self.story)
+
+    def destroy(self) -> None:
+        """Kill whatever is left; each round finds what was forked meanwhile."""
+        while survivors := marked(self.mark):
+            for pid in survivors:
+                kill(pid)
+            self.process.poll()
+        self.process.wait()
+
+
+def _is_store(pid: int) -> bool:
+    args = cmdline(pid)
+    return "TCPStore" in " ".join(args) or any(arg.endswith("/warm.py") for arg in args)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    directory: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+) -> Job:
+    """Start a launcher in the background, with its output in files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    events = directory / "events.jsonl"
+    if command[0] == HOLDFAST and "--events" not in command:
+        command = [command[0], command[1], "--events", str(events), *command[2:]]
+    with open(directory / "out", "wb") as out, open(directory / "err", "wb") as err:
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=out,
+            stderr=err,
+            cwd=cwd or directory,
+            env=clean_env(env) | {MARK: mark},
+            start_new_session=True,
+        )
+    return Job(process, mark, directory, events, tool=Path(command[0]).name)
