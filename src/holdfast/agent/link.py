@@ -6,6 +6,7 @@ Only the newest status is worth sending, so nothing queues up while the master i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -77,13 +78,21 @@ class Link:
         self._notify = notify
         self._latest: Report | None = None
         self._fresh = asyncio.Event()
+        self._sent = asyncio.Event()
         self._sent_at: dict[int, float] = {}
         self._connected = False
         self._backoff = Backoff()
 
     def report(self, report: Report) -> None:
         self._latest = report
+        self._sent.clear()
         self._fresh.set()
+
+    async def flush(self, *, within_s: float) -> None:
+        """Let the newest report get out, if the master can be reached."""
+        if self._connected:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sent.wait(), within_s)
 
     async def run(self) -> None:
         """Keep the link up; raises when the master refuses us, or cannot be reached for `join_timeout_s`."""
@@ -175,6 +184,8 @@ class Link:
                 self._sent_at.clear()
             self._sent_at[report.seq] = loop.time()
             await link.send_bytes(encode(Reported(report.seq, report.status)))
+            if report is self._latest:
+                self._sent.set()
 
     async def _read(self, link: aiohttp.ClientWebSocketResponse) -> None:
         async for frame in link:

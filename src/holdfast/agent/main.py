@@ -37,6 +37,9 @@ INBOX_SIZE = 10_000
 MASTER_LINGER_S = 10.0
 """How long the node that hosts the master stays, so that the others hear how the job ended."""
 
+FLUSH_S = 0.5
+"""For the last report to get out; a master that misses it learns the same from the closed connection."""
+
 QUIET_KINDS = frozenset({"node_joined", "world_formed", "workers_started", "job_finished"})
 """What goes as expected is for the events file, not for the terminal."""
 
@@ -97,6 +100,7 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 linking = tasks.create_task(self._link.run())
                 await self._drive()
+                await self._link.flush(within_s=FLUSH_S)
                 linking.cancel()
         except* HoldfastError as group:
             raise _first(group) from None

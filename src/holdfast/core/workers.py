@@ -211,10 +211,12 @@ class WorkerGroup:
 
     def status(self) -> NodeStatus:
         idle = self.phase is NodePhase.READY
+        generation = max(self.generation, self._floor) if idle else self.generation
         return NodeStatus(
             self.phase,
-            max(self.generation, self._floor) if idle else self.generation,
-            tuple(self._failures),
+            generation,
+            # Failures belong to the generation that ran, not to one that was called off before it started here.
+            tuple(self._failures) if generation == self.generation else (),
             self._pids if self.phase is NodePhase.RUNNING else (),
             self._reason,
             self._end_job,
@@ -225,7 +227,10 @@ class WorkerGroup:
     def _run(self, world: World, *, now: float) -> list[Action]:
         placement = world.placement_of(self.spec.node)
         stale = world.generation <= max(self.generation, self._floor)
-        if stale or placement is None or self.phase is not NodePhase.READY or self._exit_with is not None:
+        # Whoever was cut off for so long may have been replaced after this order was sent.
+        cut_off = not self.spec.hosts_master and now >= self._heard_at + self.spec.rules.fence_s
+        ending = self._exit_with is not None or self._end_job is not None
+        if stale or cut_off or ending or placement is None or self.phase is not NodePhase.READY:
             return []
         self.phase, self.generation = NodePhase.RUNNING, world.generation
         self._world, self._placement = world, placement
@@ -341,7 +346,10 @@ class WorkerGroup:
         self._kill_at = None
         self._alive = set()
         if self._exit_with is not None:
-            return [self._exit_with]
+            if self.phase is not NodePhase.LEAVING:
+                return [self._exit_with]
+            self.phase = NodePhase.LEFT
+            return [self._report(now=now), self._exit_with]
         clean = self.phase is NodePhase.RUNNING
         self.phase = NodePhase.SUCCEEDED if clean else NodePhase.READY
         return [self._report(now=now)]
