@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.agent import requests
 from holdfast.agent.addresses import bind_store, host_master
+from holdfast.agent.attachments import Attachments
 from holdfast.agent.console import Console
 from holdfast.agent.interpreter import Died, Interpreter, Ruined
 from holdfast.agent.interpreter import Event as InterpreterEvent
@@ -27,11 +28,13 @@ from holdfast.agent.logs import read_error
 from holdfast.agent.processes import become_subreaper, kill_below
 from holdfast.agent.status import StatusLine
 from holdfast.core import workers as core
-from holdfast.core.ids import Address, NodePhase, Outcome
+from holdfast.core.ids import Address, Outcome
 from holdfast.errors import HoldfastError, JobError
+from holdfast.observe import beacon
 from holdfast.observe.report import render_outcome
 from holdfast.spec.job import NodeSpec
 from holdfast.wire.messages import Happened
+from holdfast.wire.worker import Attach, Committed, Faulted, FromWorker, Join, Stranded
 
 INBOX_SIZE = 10_000
 MASTER_LINGER_S = 10.0
@@ -73,6 +76,7 @@ class Agent:
         identity = Identity(node, nonce, store_address.host or None, store_address.port)
         self._link = Link(self._address, spec, identity, self._note_link)
         self._launcher = Launcher(spec, console=console, interpreter=interpreter, logs=run_dir)
+        self._attachments = Attachments(self._launcher.agent_socket, self._note_worker)
         self._launch: Launch | None = None
         self._restart_count = 0
         self._early_exits: list[requests.Exited] = []
@@ -92,6 +96,7 @@ class Agent:
             number = signal.Signals[name]
             loop.add_signal_handler(number, self._put, core.SignalReceived(number))
         loop.add_reader(guard, self._note_guard_death, guard)
+        await self._attachments.open()
         if self._master is not None:
             self._master.hosted.start()
         self._interpreter.watch()
@@ -119,7 +124,7 @@ class Agent:
             case requests.Started():
                 self._note_started(event)
             case requests.Exited():
-                if self._launch is not None and len(self._launch.pids) < self._launch.num_workers:
+                if self._launch is not None and not self._launch.complete:
                     self._early_exits.append(event)
                 else:
                     self._put(self._exit_event(event))
@@ -135,7 +140,7 @@ class Agent:
                 self._console.say(
                     f"the warm interpreter ended {event.reason}; a new one is being warmed", level="warning"
                 )
-                if self._launch is not None and len(self._launch.pids) < self._launch.num_workers:
+                if self._launch is not None and not self._launch.complete:
                     self._put(core.LaunchFailed(self._launch.generation, f"the warm interpreter ended {event.reason}"))
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -161,6 +166,8 @@ class Agent:
             case core.Launch():
                 self._restart_count = action.world.restart_count
                 self._begin_launch(action)
+            case core.Invite():
+                self._invite(action)
             case core.Forward():
                 self._interpreter.signal(action.signal)
             case core.Sweep():
@@ -183,12 +190,11 @@ class Agent:
         self._pending.add_done_callback(lambda _: self._launch_now(action))
 
     def _launch_now(self, action: core.Launch) -> None:
-        current = self._group.generation == action.world.generation and self._group.phase is NodePhase.RUNNING
-        if not current or self.exit is not None:
+        if self._group.phase not in core.ACTIVE or self.exit is not None:
             return
         self._early_exits = []
         try:
-            self._launch = self._launcher.launch(action.world, action.placement, self._store)
+            self._launch = self._launcher.launch(action, self._store)
         except OSError as error:
             self._put(core.LaunchFailed(action.world.generation, f"{error.filename or 'launch'}: {error.strerror}"))
 
@@ -205,10 +211,37 @@ class Agent:
     def _exit_event(self, event: requests.Exited) -> core.WorkerExited:
         code = event.code if event.code >= 0 else None
         number = -event.code if event.code < 0 else None
-        error = ""
+        error, step = "", None
         if event.code != 0:
             error = read_error(self._launcher.error_file(self._restart_count, event.local_rank))
-        return core.WorkerExited(event.generation, event.local_rank, event.pid, code, number, error)
+            seen = beacon.read(self._launcher.beacon(event.local_rank))
+            step = seen.step if seen is not None else None
+        return core.WorkerExited(event.local_rank, event.pid, code, number, error, step)
+
+    def _note_worker(self, pid: int, message: FromWorker) -> None:
+        """What the SDK in a worker says."""
+        match message:
+            case Attach():
+                self._put(core.WorkerAttached(pid))
+            case Faulted():
+                self._put(core.StepFailed(pid, message.generation, message.step, message.kind, message.error))
+            case Committed():
+                self._put(core.StepCommitted(pid, message.generation, message.timings_ms))
+            case Stranded():
+                self._put(core.StateLost(message.generation))
+
+    def _invite(self, action: core.Invite) -> None:
+        world, placement = action.world, action.placement
+        join = Join(
+            world.generation,
+            placement.first_rank + action.local_rank,
+            action.local_rank,
+            world.size,
+            world.store.host,
+            world.store.port,
+            not world.repairs,
+        )
+        self._attachments.send(action.pid, join)
 
     # --- what others say --------------------------------------------------------------------------------------
 
@@ -258,6 +291,7 @@ class Agent:
             others_wait = self.exit is not None and self.exit.outcome is not None and not self._spec.single
             linger_s = MASTER_LINGER_S if others_wait else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
+        self._attachments.close()
         await self._interpreter.stop()
         if self._store is not None:
             self._store.close()

@@ -66,9 +66,7 @@ class Progress:
         allowed_s = self.allowed_s()
         waited_for = any(view.phase == "waiting" for view in inside.values()) or len(views) == 1
         suspects = {
-            rank: view
-            for rank, view in inside.items()
-            if view.stopped or (view.phase == "working" and waited_for)
+            rank: view for rank, view in inside.items() if view.stopped or (view.phase == "working" and waited_for)
         }
         late = tuple(sorted(rank for rank, view in suspects.items() if now >= view.since + allowed_s))
         if late:

@@ -110,7 +110,7 @@ class Data:
     def _loader(self, step: int, rank: int, size: int) -> DataLoader[Any]:
         return DataLoader(
             _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch),
-            sampler=_Steps(self, step, rank, size),  # type: ignore[arg-type]
+            sampler=_Steps(self, step, rank, size),
             batch_size=None,
             num_workers=self._num_workers,
             prefetch_factor=self._prefetch,

@@ -48,7 +48,7 @@ def shut(sockets: set[Socket]) -> int:
     return num_shut
 
 
-class Severed(Exception):  # noqa: N818  a signal to the step guard, not an error
+class Severed(Exception):
     """The generation ended while its group was being built."""
 
 
@@ -69,14 +69,12 @@ class Group:
     def build(self) -> None:
         """Blocks until every rank of the generation is here; `sever` from another thread ends the wait."""
         try:
-            client = dist.TCPStore(
+            client = dist.TCPStore(  # type: ignore[attr-defined]
                 self._store.host, self._store.port, is_master=False, timeout=self._timeout, wait_for_workers=False
             )
             self._note_sockets()
-            store = dist.PrefixStore(f"generation/{self.generation}", client)
-            dist.init_process_group(
-                "gloo", store=store, rank=self.rank, world_size=self.size, timeout=self._timeout
-            )
+            store = dist.PrefixStore(f"generation/{self.generation}", client)  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=self._timeout)
             self._note_sockets()
         except (RuntimeError, dist.DistError) as error:
             if self._severed:

@@ -65,7 +65,7 @@ class DataParallel(nn.Module):
         self._armed = False
         self._sync = True
         for parameter in self._bucket_of:
-            parameter.register_post_accumulate_grad_hook(self._note_gradient)
+            parameter.register_post_accumulate_grad_hook(self._note_gradient)  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the module takes and gives
         return self.module(*args, **kwargs)
@@ -85,13 +85,13 @@ class DataParallel(nn.Module):
             bucket.missing = len(bucket.parameters)
         self._next, self._works, self._armed, self._sync = 0, [], False, True
 
-    def _note_gradient(self, parameter: torch.Tensor) -> None:
+    def _note_gradient(self, parameter: nn.Parameter) -> None:
         if not self._sync or not dist.is_initialized():
             return
         if not self._armed:
             self._armed = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]  # noqa: SLF001
-        self._bucket_of[parameter].missing -= 1  # type: ignore[index]
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
+        self._bucket_of[parameter].missing -= 1
         # In one order on every rank, whatever order autograd takes: collectives are matched by order.
         while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
             self._reduce_next()

@@ -84,7 +84,9 @@ class Protected:
             dist.send(torch.tensor([payload.numel()]), rank)
             dist.send(payload, rank)
             for chunk in _chunks([*self._in_place(), *tensors]):
-                dist.send(torch.cat([as_bytes(t.contiguous()) for t in chunk]) if len(chunk) > 1 else _flat(chunk), rank)
+                dist.send(
+                    torch.cat([as_bytes(t.contiguous()) for t in chunk]) if len(chunk) > 1 else _flat(chunk), rank
+                )
 
     def receive(self, rank: int) -> None:
         """Take the whole state from `rank`; ours is overwritten."""
@@ -92,7 +94,9 @@ class Protected:
         dist.recv(length, rank)
         payload = torch.empty(int(length), dtype=torch.uint8)
         dist.recv(payload, rank)
-        skeleton, shapes = msgspec.msgpack.decode(payload.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]])
+        skeleton, shapes = msgspec.msgpack.decode(
+            payload.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
+        )
         tensors = [tree.empty(shape, torch.device("cpu")) for shape in shapes]
         for chunk in _chunks([*self._in_place(), *tensors]):
             _receive_chunk(chunk, rank)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.spec.strategy import Strategy
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRules:
@@ -17,6 +19,10 @@ class JobRules:
     max_nodes: int = 1
     max_restarts: int = 3
     """Restarts after a failure, for the whole job, within `restart_window_s`; the next failure ends the job."""
+    strategies: tuple[Strategy, ...] = (Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.EXIT)
+    """How a fault may be repaired; finest first."""
+    max_repairs: int = 1000
+    """Repairs in place within `restart_window_s`; they cost a step each, so the limit only stops a job that spins."""
     restart_window_s: float = 3600.0
     """Failures older than this are forgiven, so a month-long job is not ended by its fourth bad day."""
     join_timeout_s: float = 600.0

@@ -26,10 +26,6 @@ class Attach(Message, frozen=True):
     pid: int
 
 
-class AtLoop(Message, frozen=True):
-    """The script has come to its loop and would join a world."""
-
-
 class Faulted(Message, frozen=True):
     """A step failed and the process lives."""
 
@@ -53,7 +49,7 @@ class Stranded(Message, frozen=True):
     generation: int
 
 
-FromWorker = Attach | AtLoop | Faulted | Committed | Stranded
+FromWorker = Attach | Faulted | Committed | Stranded
 
 
 class Join(Message, frozen=True):
@@ -67,7 +63,6 @@ class Join(Message, frozen=True):
     store_port: int
     fresh: bool
     """The first world of these workers: nobody has a state yet, rank 0's counts."""
-    reason: str
 
 
 FromAgent = Join
