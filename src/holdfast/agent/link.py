@@ -6,6 +6,7 @@ Only the newest status is worth sending, so nothing queues up while the master i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -69,21 +70,40 @@ Note = OrderReceived | Heard | Happened | Waited
 class Link:
     """Registers with the master, reports, and hands on what the master says."""
 
-    def __init__(self, address: Address, spec: NodeSpec, identity: Identity, notify: Callable[[Note], None]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        spec: NodeSpec,
+        identity: Identity,
+        notify: Callable[[Note], None],
+        *,
+        seen: Callable[[], int],
+    ) -> None:
         self._url = f"http://{address}{MEMBER_PATH}"
         self._address = address
         self._spec = spec
         self._identity = identity
         self._notify = notify
+        self._seen = seen
+        """The number of the last entry of the story that got here."""
         self._latest: Report | None = None
         self._fresh = asyncio.Event()
+        self._sent = asyncio.Event()
         self._sent_at: dict[int, float] = {}
         self._connected = False
+        self._ever_connected = False
         self._backoff = Backoff()
 
     def report(self, report: Report) -> None:
         self._latest = report
+        self._sent.clear()
         self._fresh.set()
+
+    async def flush(self, *, within_s: float) -> None:
+        """Let the newest report get out, if the master can be reached."""
+        if self._connected:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sent.wait(), within_s)
 
     async def run(self) -> None:
         """Keep the link up; raises when the master refuses us, or cannot be reached for `join_timeout_s`."""
@@ -161,6 +181,7 @@ class Link:
             spec.rules.min_nodes,
             spec.rules.max_nodes,
             self._latest.status,
+            self._seen() if self._ever_connected else -1,
         )
 
     async def _write(self, link: aiohttp.ClientWebSocketResponse) -> None:
@@ -175,6 +196,8 @@ class Link:
                 self._sent_at.clear()
             self._sent_at[report.seq] = loop.time()
             await link.send_bytes(encode(Reported(report.seq, report.status)))
+            if report is self._latest:
+                self._sent.set()
 
     async def _read(self, link: aiohttp.ClientWebSocketResponse) -> None:
         async for frame in link:
@@ -182,7 +205,7 @@ class Link:
                 continue
             match decode_from_master(frame.data):
                 case Accepted():
-                    self._connected = True
+                    self._connected = self._ever_connected = True
                     self._sent_at.clear()
                     self._notify(Heard(asyncio.get_running_loop().time()))
                     self._fresh.set()
@@ -202,7 +225,8 @@ class Link:
 
 def _explain(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return str(error.os_error.strerror or error.os_error)
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number else str(error.os_error)
     if isinstance(error, TimeoutError):
         return "no answer"
     return str(error) or type(error).__name__

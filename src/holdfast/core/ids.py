@@ -66,7 +66,9 @@ class NodePhase(StrEnum):
     SUCCEEDED = "succeeded"
     """Every worker of the stated generation ended with 0."""
     LEAVING = "leaving"
-    """The node is going away and takes no further world."""
+    """The node is going away: its workers are being stopped, and it takes no further world."""
+    LEFT = "left"
+    """The node has gone away: no worker is alive, and its agent ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,8 @@ class Member:
     seq: int = 0
     ready_at: float | None = None
     previous_rank: int | None = None
+    placed_in: int | None = None
+    """The last generation in which this incarnation had a place."""
 
     @property
     def nonce(self) -> str:
@@ -205,6 +207,8 @@ class Job:
             case NodeRegistered():
                 actions = self._register(event, now=now)
             case StatusReported():
+                if self.is_old_news(event):
+                    return self._hear(event, now=now)
                 actions = self._take_status(event, now=now)
             case AgentDied():
                 member = self.members.get(event.node)
@@ -213,11 +217,18 @@ class Job:
             case EndRequested():
                 actions = self._end(event.exit_code, event.reason, now=now)
             case MasterStarted():
-                self._leases.renew_all(now=now)
-                actions = [Tale(MasterRestored(self.generation)), *self._remind_all()]
+                actions = self._resume(now=now)
             case TimePassed():
                 actions = self._expire(event.silent, now=now)
         return actions + self._advance(now=now)
+
+    def is_old_news(self, event: StatusReported) -> bool:
+        """Whether a status only shows that its node is alive: it changes no more than a lease, so it need not be
+        durable, and a deadline that has passed waits for `TimePassed`."""
+        member = self.members.get(event.node)
+        if member is None or member.nonce != event.nonce:
+            return False
+        return event.seq <= member.seq or event.status == member.status
 
     def silent(self, *, now: float) -> tuple[str, ...]:
         """Nodes whose lease has run out."""
@@ -287,8 +298,6 @@ class Job:
             return [Refuse(event.node, event.nonce, "not registered; register again", 0.0)]
         self._leases.renew(event.node, now=now)
         heard: list[Action] = [Acknowledge(event.node, event.nonce, event.seq)]
-        if event.seq <= member.seq:
-            return heard
         member.seq, old, member.status = event.seq, member.status, event.status
         became_ready = event.status.phase is NodePhase.READY
         if not became_ready:
@@ -297,6 +306,12 @@ class Job:
             member.ready_at = now
         actions = heard + self._note_start(member, now=now) + self._judge(member, old, now=now)
         return actions + self._remind(member)
+
+    def _hear(self, event: StatusReported, *, now: float) -> list[Action]:
+        member = self.members[event.node]
+        member.seq = max(member.seq, event.seq)
+        self._leases.renew(event.node, now=now)
+        return [Acknowledge(event.node, event.nonce, event.seq), *self._remind(member)]
 
     def _note_start(self, member: Member, *, now: float) -> list[Action]:
         status, node, world = member.status, member.registered.node, self.world
@@ -308,6 +323,8 @@ class Job:
         self._started.add(node)
         pids = {placement.first_rank + local: pid for local, pid in enumerate(status.pids)}
         since_ms = None if self._failed_at is None else (now - self._failed_at) * 1000
+        if len(self._started) == len(world.placements):
+            self._failed_at = None
         return [Tale(WorkersStarted(world.generation, node, pids, since_ms))]
 
     def _judge(self, member: Member, old: NodeStatus, *, now: float) -> list[Action]:
@@ -317,8 +334,8 @@ class Job:
             return []
         if status.end_job is not None and not self._ending:
             return self._end(status.end_job, status.reason, now=now)
-        if status.phase is NodePhase.LEAVING:
-            return self._lose_place(member, now=now)
+        if status.phase in (NodePhase.LEAVING, NodePhase.LEFT):
+            return self._let_go(member, now=now)
         if not self._is_current(member) or status.generation != self.generation:
             return []
         tales: list[Action] = []
@@ -340,6 +357,15 @@ class Job:
             failure = status.failures[0]
             return f"rank {failure.rank} {classify(failure).evidence}"
         return f"node {member.registered.node} stopped its workers: {status.reason or 'no reason given'}"
+
+    def _resume(self, *, now: float) -> list[Action]:
+        """Nobody could be heard while the master was away, so nobody has missed a deadline."""
+        self._leases.renew_all(now=now)
+        if self._stop_until is not None:
+            self._stop_until = now + self.rules.stop_timeout_s
+        if self._gather_until is not None:
+            self._gather_until = now + self.rules.join_timeout_s
+        return [Tale(MasterRestored(self.generation)), *self._remind_all()]
 
     def _expire(self, silent: tuple[str, ...], *, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -370,13 +396,15 @@ class Job:
         self._blame_worker = False
         return self._stop(reason, then=Outcome(exit_code, reason), now=now)
 
-    def _lose_place(self, member: Member, *, now: float) -> list[Action]:
-        """A node is on its way out and takes its workers with it."""
+    def _let_go(self, member: Member, *, now: float) -> list[Action]:
+        """A node is on its way out; nobody gets its ranks before its workers are gone."""
         node, reason = member.registered.node, member.status.reason
         held = self.phase is Phase.RUNNING and self._is_current(member) and node not in self._succeeded
-        del self.members[node]
-        self._leases.drop(node)
-        actions: list[Action] = [Tale(NodeLost(node, reason))]
+        actions: list[Action] = []
+        if member.status.phase is NodePhase.LEFT:
+            del self.members[node]
+            self._leases.drop(node)
+            actions.append(Tale(NodeLost(node, reason)))
         return actions + self._resize(f"node {node} left: {reason}", now=now) if held else actions
 
     def _fail(self, symptom: str, *, now: float) -> list[Action]:
@@ -405,7 +433,7 @@ class Job:
         self.phase = Phase.STOPPING
         self._outcome_after_stop = None
         self._stop_until = now + self.rules.stop_timeout_s
-        self._grow_at = None
+        self._grow_at = self._failed_at = None
         return [Tale(Resizing(self.generation, reason)), *self._remind_all()]
 
     def _advance(self, *, now: float) -> list[Action]:
@@ -450,7 +478,8 @@ class Job:
         self._blame_worker = False
         self.world = World(self.generation, self.restart_count, place(members), members[0].store)
         for placement in self.world.placements:
-            self.members[placement.node].previous_rank = placement.group_rank
+            member = self.members[placement.node]
+            member.previous_rank, member.placed_in = placement.group_rank, self.generation
         formed = WorldFormed(self.generation, self.restart_count, self.world.size, self.world.placements, reason)
         return [Tale(formed), *self._remind_all()]
 
@@ -493,8 +522,9 @@ class Job:
         if self.phase is Phase.FINISHED and self.outcome is not None:
             return Finish(self.outcome)
         if self.phase is Phase.STOPPING:
-            idle = _is_idle(member, self.generation) or status.phase is NodePhase.DRAINING
-            return None if idle else Stop(self.generation, "the group is being stopped")
+            on_its_way = status.phase in (NodePhase.DRAINING, NodePhase.LEAVING, NodePhase.LEFT)
+            done = on_its_way or _is_idle(member, self.generation)
+            return None if done else Stop(self.generation, "the group is being stopped")
         if self.phase is Phase.GATHERING or self.world is None:
             return Stop(self.generation, "no world exists") if busy else None
         if not self._is_current(member):
@@ -516,8 +546,7 @@ class Job:
 
     def _is_current(self, member: Member) -> bool:
         """Whether this incarnation of the node has a place in the current world."""
-        placed = self.world is not None and self.world.placement_of(member.registered.node) is not None
-        return placed and member.previous_rank is not None
+        return member.placed_in == self.generation
 
     def _not_stopped(self) -> list[str]:
         """Nodes that may still have live workers."""

@@ -211,10 +211,12 @@ class WorkerGroup:
 
     def status(self) -> NodeStatus:
         idle = self.phase is NodePhase.READY
+        generation = max(self.generation, self._floor) if idle else self.generation
         return NodeStatus(
             self.phase,
-            max(self.generation, self._floor) if idle else self.generation,
-            tuple(self._failures),
+            generation,
+            # Failures belong to the generation that ran, not to one that was called off before it started here.
+            tuple(self._failures) if generation == self.generation else (),
             self._pids if self.phase is NodePhase.RUNNING else (),
             self._reason,
             self._end_job,
@@ -225,7 +227,10 @@ class WorkerGroup:
     def _run(self, world: World, *, now: float) -> list[Action]:
         placement = world.placement_of(self.spec.node)
         stale = world.generation <= max(self.generation, self._floor)
-        if stale or placement is None or self.phase is not NodePhase.READY or self._exit_with is not None:
+        # Whoever was cut off for so long may have been replaced after this order was sent.
+        cut_off = not self.spec.hosts_master and now >= self._heard_at + self.spec.rules.fence_s
+        ending = self._exit_with is not None or self._end_job is not None
+        if stale or cut_off or ending or placement is None or self.phase is not NodePhase.READY:
             return []
         self.phase, self.generation = NodePhase.RUNNING, world.generation
         self._world, self._placement = world, placement
@@ -253,9 +258,9 @@ class WorkerGroup:
     def _obey_signal(self, number: int, *, now: float) -> list[Action]:
         name, code = signal_name(number), 128 + number
         if self._signalled or number == signal.SIGHUP:
-            # A second signal means now; a hang-up is the loss of this node, which has no time to say anything.
+            # A second signal means now; a hang-up is the loss of this node, which has no time to drain.
             self._exit_with = self._exit_with or Exit(code, f"{name} received", None)
-            self.phase = NodePhase.LEAVING
+            self.phase, self._reason = NodePhase.LEAVING, self._reason or self._exit_with.reason
             return self._sweep()
         self._signalled = True
         reason = f"{name} received on {self.spec.node}"
@@ -298,16 +303,18 @@ class WorkerGroup:
         return self._sweep()
 
     def _failure(self, event: WorkerExited, placement: Placement) -> WorkerFailure:
-        by_us = self.phase is not NodePhase.RUNNING and not event.error
+        stopping = self.phase is not NodePhase.RUNNING
+        # One that had raised before it was stopped ended by its exception; our signal only cut its clean-up short.
+        raised = stopping and bool(event.error) and event.signal in (signal.SIGTERM, signal.SIGKILL)
         return WorkerFailure(
             placement.first_rank + event.local_rank,
             event.local_rank,
             self.spec.node,
             event.pid,
-            event.exit_code,
-            event.signal,
+            1 if raised else event.exit_code,
+            None if raised else event.signal,
             event.error,
-            by_us,
+            stopping and not event.error,
         )
 
     # --- stopping ---------------------------------------------------------------------------------------------
@@ -341,7 +348,10 @@ class WorkerGroup:
         self._kill_at = None
         self._alive = set()
         if self._exit_with is not None:
-            return [self._exit_with]
+            if self.phase is not NodePhase.LEAVING:
+                return [self._exit_with]
+            self.phase = NodePhase.LEFT
+            return [self._report(now=now), self._exit_with]
         clean = self.phase is NodePhase.RUNNING
         self.phase = NodePhase.SUCCEEDED if clean else NodePhase.READY
         return [self._report(now=now)]
