@@ -33,6 +33,8 @@ def host_master(
 ) -> Hosting | None:
     """The master, if this node owns its address and nobody serves there yet; else None, and we dial it."""
     listener = _listen(spec.host, spec.port)
+    if listener is None and spec.single:
+        raise JobError(f"--rdzv-endpoint: {spec.host}:{spec.port} is in use, or is not an address of this machine")
     if listener is None:
         return None
     hosted = HostedMaster(

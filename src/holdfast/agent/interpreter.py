@@ -82,9 +82,8 @@ class Interpreter:
         spec = self._spec
         # The interpreter's command line is the room in which a worker's own has to fit.
         padding = "-" * max(0, sum(len(os.fsencode(arg)) + 1 for arg in spec.command.argv()) - 40)
-        python = spec.command.python or sys.executable
         fds = (theirs.fileno(), self._lifeline.reader, self._lifeline.writer)
-        command = [python, "-u", str(WARM_FILE), *map(str, fds), padding]
+        command = [sys.executable, "-u", str(WARM_FILE), *map(str, fds), padding]
         env = {**spec.env, **ONE_THREAD} if spec.warm else spec.env
         self._process = subprocess.Popen(command, pass_fds=fds, env=env, start_new_session=True)
         theirs.close()

@@ -49,10 +49,10 @@ class Launcher:
     def error_file(self, restart_count: int, local_rank: int) -> Path:
         return self._directory(restart_count, local_rank) / "error.json"
 
-    def launch(self, action: core.Launch, store: socket.socket) -> Launch:
+    def launch(self, action: core.Launch, store: socket.socket | None) -> Launch:
         """Ask for the store, if it is ours to serve and is not there yet, and for each of these workers."""
         world, placement = action.world, action.placement
-        if placement.group_rank == 0 and not world.repairs:
+        if store is not None and placement.group_rank == 0 and not world.repairs:
             self._interpreter.serve_store(requests.Store(world.generation, world.store.port), store)
         for local_rank in action.local_ranks:
             self._start(world, placement, local_rank)

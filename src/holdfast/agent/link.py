@@ -70,17 +70,28 @@ Note = OrderReceived | Heard | Happened | Waited
 class Link:
     """Registers with the master, reports, and hands on what the master says."""
 
-    def __init__(self, address: Address, spec: NodeSpec, identity: Identity, notify: Callable[[Note], None]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        spec: NodeSpec,
+        identity: Identity,
+        notify: Callable[[Note], None],
+        *,
+        seen: Callable[[], int],
+    ) -> None:
         self._url = f"http://{address}{MEMBER_PATH}"
         self._address = address
         self._spec = spec
         self._identity = identity
         self._notify = notify
+        self._seen = seen
+        """The number of the last entry of the story that got here."""
         self._latest: Report | None = None
         self._fresh = asyncio.Event()
         self._sent = asyncio.Event()
         self._sent_at: dict[int, float] = {}
         self._connected = False
+        self._ever_connected = False
         self._backoff = Backoff()
 
     def report(self, report: Report) -> None:
@@ -170,6 +181,7 @@ class Link:
             spec.rules.min_nodes,
             spec.rules.max_nodes,
             self._latest.status,
+            self._seen() if self._ever_connected else -1,
         )
 
     async def _write(self, link: aiohttp.ClientWebSocketResponse) -> None:
@@ -193,7 +205,7 @@ class Link:
                 continue
             match decode_from_master(frame.data):
                 case Accepted():
-                    self._connected = True
+                    self._connected = self._ever_connected = True
                     self._sent_at.clear()
                     self._notify(Heard(asyncio.get_running_loop().time()))
                     self._fresh.set()
@@ -213,7 +225,8 @@ class Link:
 
 def _explain(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return str(error.os_error.strerror or error.os_error)
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number else str(error.os_error)
     if isinstance(error, TimeoutError):
         return "no answer"
     return str(error) or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -43,7 +44,7 @@ MASTER_LINGER_S = 10.0
 FLUSH_S = 0.5
 """For the last report to get out; a master that misses it learns the same from the closed connection."""
 
-QUIET_KINDS = frozenset({"node_joined", "world_formed", "workers_started", "job_finished"})
+QUIET_KINDS = frozenset({"node_joined", "node_refused", "world_formed", "workers_started", "job_finished"})
 """What goes as expected is for the events file, not for the terminal."""
 
 
@@ -74,11 +75,12 @@ class Agent:
             now=self._now(),
         )
         identity = Identity(node, nonce, store_address.host or None, store_address.port)
-        self._link = Link(self._address, spec, identity, self._note_link)
+        self._link = Link(self._address, spec, identity, self._note_link, seen=lambda: self._seen_seq)
         self._launcher = Launcher(spec, console=console, interpreter=interpreter, logs=run_dir)
         self._attachments = Attachments(self._launcher.agent_socket, self._note_worker)
         self._launch: Launch | None = None
         self._restart_count = 0
+        self._has_torch = True
         self._early_exits: list[requests.Exited] = []
         self._status = StatusLine(spec)
         self._events = open(spec.events_file, "a", buffering=1) if spec.events_file else None  # noqa: SIM115
@@ -119,7 +121,8 @@ class Agent:
         """What the interpreter says, as events of the core."""
         match event:
             case requests.Ready():
-                if event.cold_reason and self._spec.warm:
+                self._has_torch = event.has_torch or bool(event.cold_reason)
+                if event.cold_reason not in ("", requests.ASKED_FOR):
                     self._console.say(f"workers are started cold: {event.cold_reason}")
             case requests.Started():
                 self._note_started(event)
@@ -129,7 +132,8 @@ class Agent:
                 else:
                     self._put(self._exit_event(event))
             case requests.StoreExited():
-                self._put(core.StoreDied(event.generation))
+                if event.code != requests.NO_TORCH:
+                    self._put(core.StoreDied(event.generation))
             case requests.Swept():
                 if not event.clean:
                     self._console.say("a process did not die of SIGKILL and is left behind", level="error")
@@ -149,10 +153,11 @@ class Agent:
         while self.exit is None:
             deadline = self._group.next_deadline()
             timeout = None if deadline is None else max(0.0, deadline - self._now())
-            try:
-                event = await asyncio.wait_for(self._inbox.get(), timeout)
-            except TimeoutError:
-                event = core.TimePassed()
+            event: core.Event = core.TimePassed()
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with an event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    event = await self._inbox.get()
             if self._ruin is not None:
                 raise self._ruin
             for action in self._group.handle(event, now=self._now()):
@@ -194,7 +199,8 @@ class Agent:
             return
         self._early_exits = []
         try:
-            self._launch = self._launcher.launch(action, self._store)
+            store = self._store if self._has_torch else None
+            self._launch = self._launcher.launch(action, store)
         except OSError as error:
             self._put(core.LaunchFailed(action.world.generation, f"{error.filename or 'launch'}: {error.strerror}"))
 
@@ -266,7 +272,7 @@ class Agent:
         """The process that the user started is gone: nobody waits for this job any more."""
         if not os.read(guard, 1):
             kill_below()
-            if self._spec.logs.log_dir is None:
+            if not self._spec.logs.kept:
                 shutil.rmtree(self._run_dir, ignore_errors=True)
             os._exit(1)
 
@@ -279,10 +285,9 @@ class Agent:
             self._events.write(msgspec.json.encode(entry).decode() + "\n")
         self._status.note(entry)
         again = entry["kind"] == "workers_started" and entry["since_failure_ms"] is not None
-        if again or entry["kind"] not in QUIET_KINDS:
-            waits = entry["kind"] == "waiting" and self._spec.single
-            if not waits:
-                self._console.say(entry["text"], level=entry["level"])
+        told_elsewhere = (entry["kind"] == "waiting" and self._spec.single) or entry.get("decision") == "finish"
+        if again or (entry["kind"] not in QUIET_KINDS and not told_elsewhere):
+            self._console.say(entry["text"], level=entry["level"])
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import msgspec
 
 MAX_BYTES = 1 << 20
+ASKED_FOR = "asked for"
+"""The reason of a cold start that nobody has to be told."""
+NO_TORCH = 96
+"""Exit code of a store that has nothing to serve with: a job without torch needs none."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -77,6 +81,7 @@ class Exited(Message, frozen=True):
 
 class StoreExited(Message, frozen=True):
     generation: int
+    code: int
 
 
 class Swept(Message, frozen=True):

@@ -82,7 +82,8 @@ def _run(role: Role) -> None:
         return
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
-    sys.modules["__main__"] = main
+    # The second name is what processes that multiprocessing spawned call the script; they send objects back by it.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     if role.how == "module":
         sys.argv[0] = "-m"
         runpy._run_module_as_main(role.target, alter_argv=True)  # type: ignore[attr-defined]  # noqa: SLF001

@@ -28,7 +28,6 @@ class StatusLine:
             case "world_formed":
                 self._phase = "starting"
                 self._generation = entry["generation"]
-                self._restarts = entry["restart_count"]
                 self._num_nodes = len(entry["placements"])
                 self._world_size = entry["world_size"]
                 self._started = set()
@@ -36,6 +35,7 @@ class StatusLine:
                 self._started.add(entry["node"])
                 self._phase = "running" if len(self._started) == self._num_nodes else "starting"
             case "stopping" | "resizing":
+                self._restarts = entry.get("restarts_used", self._restarts)
                 self._phase = "restarting" if entry.get("decision") != "finish" else "ending"
 
     def render(self, now: float) -> str:

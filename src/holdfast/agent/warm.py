@@ -16,6 +16,7 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 
 import ast
 import gc
+import importlib.util
 import os
 import select
 import signal
@@ -59,7 +60,7 @@ class Interpreter:
 def warm_up(settings: requests.Settings) -> str:
     """Import what the script needs; why workers must be started cold, or an empty string."""
     if settings.cold_reason or not settings.warm:
-        return settings.cold_reason or "asked for"
+        return settings.cold_reason or requests.ASKED_FOR
     path = preload.find_script(settings.how, settings.target)
     if path is None:
         return "the command is not a Python source file"
@@ -189,6 +190,8 @@ def execute(argv: tuple[str, ...], env: dict[str, str], error_file: str) -> NoRe
 def keep_store(request: requests.Store, *, warm: bool) -> NoReturn:
     """Be the store through which the workers of one generation find each other."""
     if not warm:
+        if importlib.util.find_spec("torch") is None:
+            os._exit(requests.NO_TORCH)
         code = (
             "import sys, signal, torch.distributed as d; p, fd = map(int, sys.argv[1:]);"
             "s = d.TCPStore('localhost', p, is_master=True, wait_for_workers=False, master_listen_fd=fd);"
@@ -222,7 +225,7 @@ def note_exit(it: Interpreter, pid: int, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
         it.send(requests.Exited(request.generation, request.local_rank, pid, code))
     elif store := it.stores.pop(pid, None):
-        it.send(requests.StoreExited(store.generation))
+        it.send(requests.StoreExited(store.generation, os.waitstatus_to_exitcode(status)))
 
 
 def signal_workers(it: Interpreter, number: int) -> None:

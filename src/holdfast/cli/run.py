@@ -19,9 +19,11 @@ from holdfast.spec.load import load_run
 
 def run(argv: Sequence[str]) -> int:
     spec, notes = load_run(parse_run(argv))
+    run_dir = _make_run_dir(spec)
+    if spec.logs.kept and spec.logs.log_dir is None:
+        notes.append(f"no --log-dir is given: logs are in {run_dir}")
     for note in notes:
         plain_error(note)
-    run_dir = _make_run_dir(spec)
     signals = [signal.Signals[name] for name in spec.signals]
 
     def agent(guard: int, lifeline: Lifeline) -> int:
@@ -32,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         return run_guarded(agent, signals=signals)
     finally:
-        if spec.logs.log_dir is None:
+        if not spec.logs.kept:
             shutil.rmtree(run_dir, ignore_errors=True)
 
 

@@ -67,7 +67,7 @@ def classify(failure: WorkerFailure) -> Fault:
     if failure.stopped_by_us:
         return Fault(FaultKind.STOPPED, f"stopped with the group ({_end(failure)})")
     headline = _headline(failure.error)
-    if any(mark in headline for mark in PEER_LOST_MARKS):
+    if any(mark in _message(failure.error) for mark in PEER_LOST_MARKS):
         return Fault(FaultKind.PEER_LOST, f"lost a peer: {headline}")
     if failure.signal is not None and failure.signal in CRASH_SIGNALS:
         return Fault(FaultKind.CRASHED, f"died of {signal_name(failure.signal)}")
@@ -76,7 +76,7 @@ def classify(failure: WorkerFailure) -> Fault:
     if failure.signal is None and failure.exit_code is None:
         return Fault(FaultKind.NOT_STARTED, f"could not be started: {failure.error}")
     if headline:
-        return Fault(FaultKind.EXCEPTION, f"{_end(failure)}: {headline}")
+        return Fault(FaultKind.EXCEPTION, f"ended with {_end(failure)}: {headline}")
     kind = FaultKind.EXITED if failure.signal is None else FaultKind.SIGNALLED
     return Fault(kind, f"ended with {_end(failure)}")
 
@@ -106,6 +106,13 @@ def signal_name(number: int) -> str:
 
 def _end(failure: WorkerFailure) -> str:
     return signal_name(failure.signal) if failure.signal is not None else f"exit code {failure.exit_code}"
+
+
+def _message(error: str) -> str:
+    """The exception's own words, which may take several lines, without the frames above them."""
+    lines = error.splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
+    return "\n".join(lines[frames[-1] + 1 :] if frames else lines)
 
 
 def _headline(error: str) -> str:

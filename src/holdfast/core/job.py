@@ -351,6 +351,8 @@ class Job:
         self._started.add(node)
         pids = {placement.first_rank + local: pid for local, pid in enumerate(status.pids)}
         since_ms = None if self._failed_at is None else (now - self._failed_at) * 1000
+        if len(self._started) == len(world.placements) and self._incident is None:
+            self._failed_at = None
         return [Tale(WorkersStarted(world.generation, node, pids, since_ms))]
 
     def _judge(self, member: Member, old: NodeStatus, *, now: float) -> list[Action]:
@@ -519,7 +521,7 @@ class Job:
         self.phase = Phase.STOPPING
         self._outcome_after_stop = None
         self._stop_until = now + self.rules.stop_timeout_s
-        self._grow_at = None
+        self._grow_at = self._failed_at = None
         return [Tale(Resizing(self.generation, reason)), *self._remind_all()]
 
     def _advance(self, *, now: float) -> list[Action]:
@@ -614,11 +616,8 @@ class Job:
             return Finish(self.outcome)
         if self.phase is Phase.STOPPING:
             on_its_way = status.phase in (NodePhase.DRAINING, NodePhase.LEAVING, NodePhase.LEFT)
-            return (
-                None
-                if on_its_way or _is_idle(member, self.generation)
-                else Stop(self.generation, "the group is being stopped")
-            )
+            done = on_its_way or _is_idle(member, self.generation)
+            return None if done else Stop(self.generation, "the group is being stopped")
         if self.phase is Phase.GATHERING or self.world is None:
             return Stop(self.generation, "no world exists") if busy else None
         if not self._is_current(member):

@@ -49,7 +49,7 @@ def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, ru
     if len(ready) >= rules.max_nodes:
         return Decision(tuple(seat(ready[: rules.max_nodes])), f"{rules.max_nodes} of {rules.max_nodes} nodes are here")
     if not first:
-        return Decision(tuple(seat(ready)), f"{len(ready)} nodes are here, at least {rules.min_nodes} are needed")
+        return Decision(tuple(seat(ready)), f"{len(ready)} of {rules.max_nodes} nodes are here and that is enough")
     times = sorted(c.ready_at for c in ready if c.ready_at is not None)
     closes_at = times[rules.min_nodes - 1] + rules.last_call_s
     if now < closes_at:

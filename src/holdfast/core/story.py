@@ -132,7 +132,7 @@ class Stopping:
 
     def __str__(self) -> str:
         if self.decision == "restart":
-            return f"restarting all workers (restart {self.restarts_used} of {self.max_restarts}): {self.reason}"
+            return f"restarting all workers (restart {self.restarts_used} of {self.max_restarts})"
         return f"ending the job: {self.reason}"
 
 

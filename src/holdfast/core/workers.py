@@ -364,9 +364,9 @@ class WorkerGroup:
     def _obey_signal(self, number: int, *, now: float) -> list[Action]:
         name, code = signal_name(number), 128 + number
         if self._signalled or number == signal.SIGHUP:
-            # A second signal means now; a hang-up is the loss of this node, which has no time to say anything.
+            # A second signal means now; a hang-up is the loss of this node, which has no time to drain.
             self._exit_with = self._exit_with or Exit(code, f"{name} received", None)
-            self.phase = NodePhase.LEAVING
+            self.phase, self._reason = NodePhase.LEAVING, self._reason or self._exit_with.reason
             return self._sweep()
         self._signalled = True
         reason = f"{name} received on {self.spec.node}"
@@ -445,17 +445,19 @@ class WorkerGroup:
         return [] if self._alive or self._pending else self._sweep()
 
     def _failure(self, event: WorkerExited, placement: Placement) -> WorkerFailure:
-        by_us = self.phase not in ACTIVE and not event.error
+        stopping = self.phase not in ACTIVE
+        # One that had raised before it was stopped ended by its exception; our signal only cut its clean-up short.
+        raised = stopping and bool(event.error) and event.signal in (signal.SIGTERM, signal.SIGKILL)
         return WorkerFailure(
             placement.first_rank + event.local_rank,
             event.local_rank,
             self.spec.node,
             event.pid,
-            event.exit_code,
-            event.signal,
+            1 if raised else event.exit_code,
+            None if raised else event.signal,
             event.error,
             event.step,
-            by_us,
+            stopping and not event.error,
         )
 
     # --- stopping ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.core import job as core
 from holdfast.core.ids import Order
+from holdfast.core.story import Record
 from holdfast.observe.entries import make_entry
 from holdfast.stores.journal import Journal
 from holdfast.wire.messages import Accepted, Ack, Denied, Happened, Message, order_message
@@ -68,10 +69,10 @@ class Driver:
         # A monotonic clock starts anew with the machine; the job's time must not go back.
         first, last = past[0][0], past[-1][0]
         driver = cls(make_job(first), journal, offset_s=max(0.0, last - now), started_at=first)
-        for then, event in past:
+        for then, wall, event in past:
             for action in driver.job.handle(event, now=then):
                 if isinstance(action, core.Tale):
-                    driver._tell_story(action.record, now=then)
+                    driver._tell_story(action.record, now=then, wall=wall)
         driver._step(core.MasterStarted())
         return driver
 
@@ -88,21 +89,26 @@ class Driver:
         while True:
             deadline = self.job.next_deadline()
             timeout = None if deadline is None else max(0.0, deadline - self.now())
-            try:
-                event = await asyncio.wait_for(self._inbox.get(), timeout)
-            except TimeoutError:
-                event = core.TimePassed(self.job.silent(now=self.now()))
-            self._step(event)
+            event: core.Event | None = None
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with an event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    event = await self._inbox.get()
+            self._step(event or core.TimePassed(self.job.silent(now=self.now())))
             async with self._changed:
                 self._changed.notify_all()
 
     # --- members ----------------------------------------------------------------------------------------------
 
-    def attach(self, member: Member) -> None:
+    def attach(self, member: Member, *, seen: int) -> None:
+        """Take up a connection, and tell it what it missed of the story while there was none."""
         if old := self._members.get(member.nonce):
             old.close()
         self._members[member.nonce] = member
         self._empty.clear()
+        for entry in self.story if seen >= 0 else ():
+            if entry["seq"] > seen:
+                member.send(Happened(entry))
 
     def detach(self, member: Member) -> None:
         if self._members.get(member.nonce) is member:
@@ -131,29 +137,25 @@ class Driver:
                 while self._seq <= after:
                     await self._changed.wait()
 
-    def _tell_story(self, record: Any, *, now: float) -> dict[str, Any]:  # noqa: ANN401  any record
+    def _tell_story(self, record: Record, *, now: float, wall: float) -> dict[str, Any]:
         self._seq += 1
-        entry = make_entry(record, seq=self._seq, elapsed_s=round(now - self._started_at, 6))
+        entry = make_entry(record, seq=self._seq, elapsed_s=round(now - self._started_at, 6), wall=wall)
         self.story.append(entry)
         return entry
 
     # --- one step ---------------------------------------------------------------------------------------------
 
     def _step(self, event: core.Event) -> None:
-        now = self.now()
-        beat = isinstance(event, core.StatusReported) and self._is_old_news(event)
+        now, wall = self.now(), time.time()
+        beat = isinstance(event, core.StatusReported) and self.job.is_old_news(event)
         actions = self.job.handle(event, now=now)
         idle = isinstance(event, core.TimePassed) and not actions
         if not beat and not idle:
-            self._journal.append(event, now=now)
+            self._journal.append(event, now=now, wall=wall)
         for action in actions:
-            self._perform(action, now=now)
+            self._perform(action, now=now, wall=wall)
 
-    def _is_old_news(self, event: core.StatusReported) -> bool:
-        member = self.job.members.get(event.node)
-        return member is not None and member.nonce == event.nonce and member.status == event.status
-
-    def _perform(self, action: core.Action, *, now: float) -> None:
+    def _perform(self, action: core.Action, *, now: float, wall: float) -> None:
         match action:
             case core.Accept():
                 self._send(action.nonce, Accepted())
@@ -164,7 +166,7 @@ class Driver:
             case core.Tell():
                 self._order(action.nonce, action.order)
             case core.Tale():
-                entry = self._tell_story(action.record, now=now)
+                entry = self._tell_story(action.record, now=now, wall=wall)
                 for member in list(self._members.values()):
                     member.send(Happened(entry))
 

@@ -84,7 +84,10 @@ async def _events(request: web.Request, driver: Driver) -> web.StreamResponse:
     await response.prepare(request)
     async for entry in driver.entries(after=int(last)):
         data = msgspec.json.encode(entry).decode()
-        await response.write(f"id: {entry['seq']}\nevent: {entry['kind']}\ndata: {data}\n\n".encode())
+        try:
+            await response.write(f"id: {entry['seq']}\nevent: {entry['kind']}\ndata: {data}\n\n".encode())
+        except ConnectionError:
+            break
     return response
 
 
@@ -108,7 +111,7 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
         await socket.close(message=b"the first message must register the node")
         return socket
     member = Member(message.nonce)
-    driver.attach(member)
+    driver.attach(member, seen=message.seen)
     peer = request.remote or "127.0.0.1"
     await driver.put(
         NodeRegistered(

@@ -13,11 +13,11 @@ import msgspec
 from holdfast.core.story import Record
 
 
-def make_entry(record: Record, *, seq: int, elapsed_s: float, wall: datetime | None = None) -> dict[str, Any]:
+def make_entry(record: Record, *, seq: int, elapsed_s: float, wall: float) -> dict[str, Any]:
     """`record` as JSON-ready data; the record's own fields lie beside the common ones."""
     return {
         "seq": seq,
-        "at": (wall or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+        "at": datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds"),
         "elapsed_s": elapsed_s,
         "kind": record.kind,
         "level": record.level,

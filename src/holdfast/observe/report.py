@@ -11,10 +11,11 @@ MAX_CONSEQUENCES = 8
 
 
 def render_outcome(outcome: Outcome) -> str:
-    """The closing report of a failed job; empty for one that went well or that somebody ended."""
-    if outcome.exit_code == 0 or (outcome.root_cause is None and outcome.exit_code > 128):
+    """The closing report of a job; empty for one that went well."""
+    if outcome.exit_code == 0:
         return ""
-    lines = [f"job failed: {outcome.reason}"]
+    ended_by_somebody = outcome.root_cause is None and outcome.exit_code > 128
+    lines = [f"job {'ended' if ended_by_somebody else 'failed'}: {outcome.reason}"]
     echoes = [failure for failure in outcome.consequences if not failure.stopped_by_us]
     if echoes:
         lines.append("consequences:")
@@ -24,8 +25,8 @@ def render_outcome(outcome: Outcome) -> str:
     if outcome.root_cause is not None:
         root = outcome.root_cause
         lines.append(f"root cause: {_name(root)}, {classify(root).evidence}")
-        if root.error:
-            lines.append(textwrap.indent(root.error.rstrip(), "  | "))
+        text = root.error.rstrip() or "it left no traceback; its own output may say more"
+        lines.append(textwrap.indent(text, "  | ", lambda _: True))
     return "\n".join(lines)
 
 

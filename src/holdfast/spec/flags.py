@@ -97,7 +97,9 @@ FLAGS: tuple[Flag, ...] = (
         group=RENDEZVOUS,
         metavar="HOST:PORT",
         help="Where the nodes meet, the same on each. The node that owns HOST runs the master. "
-        "PORT is 9601 if left out. " + DIFFERS + "MASTER_PORT is another, free port.",
+        "PORT is 9601 if left out, or any free one for a job of one node. "
+        + DIFFERS
+        + "MASTER_PORT is another, free port.",
     ),
     Flag(
         name="--rdzv-id",

@@ -72,6 +72,12 @@ class LogSpec:
     stderr_filters: tuple[str, ...] = ()
     prefix_template: str | None = None
 
+    @property
+    def kept(self) -> bool:
+        """Whether anything is written that somebody may want to read afterwards."""
+        streams = any(self.redirects.values()) or any(self.tee.values())
+        return self.log_dir is not None or streams or bool(self.stdout_filters or self.stderr_filters)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSpec:

@@ -99,8 +99,9 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
     token = _token(settings, env)
     store_port = _store_port(settings, single=single)
     node_rank = settings["node_rank"].whole(0, rules.max_nodes - 1) if settings.given("node_rank") else None
-    if not single and host not in ("127.0.0.1", "localhost", "::1"):
-        notes.append(f"the master listens on {host}:{port}, the workers' store on all addresses of the first node")
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        where = f"{host}:{port}" if port else host
+        notes.append(f"this job can be reached from other machines: its master at {where}, its store on the first node")
         if token is None:
             notes.append("no token is set: whoever reaches the port can join the job (--token-file, HOLDFAST_TOKEN)")
     spec = NodeSpec(
@@ -171,7 +172,7 @@ class ScriptError(SpecError):
 
 def _start_method(settings: Settings, env: Mapping[str, str]) -> tuple[bool, str]:
     if settings.on("no_python") and not settings.on("run_path"):
-        return False, "the command is not a Python script"
+        return False, ""
     if env.get("PYTHON_EXEC", sys.executable) != sys.executable:
         return False, "PYTHON_EXEC names another interpreter"
     return settings.text("start_method") != "spawn", ""

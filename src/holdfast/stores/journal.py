@@ -37,19 +37,21 @@ class Journal:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS journal (seq INTEGER PRIMARY KEY, now REAL, kind TEXT, event BLOB)"
+                "CREATE TABLE IF NOT EXISTS journal"
+                " (seq INTEGER PRIMARY KEY, now REAL, wall REAL, kind TEXT, event BLOB)"
             )
         except sqlite3.Error as error:
             raise JobError(f"the journal {path} cannot be opened: {error}") from error
 
-    def append(self, event: job.Event, *, now: float) -> None:
-        row = (now, type(event).__name__, msgspec.msgpack.encode(event))
-        self._db.execute("INSERT INTO journal (now, kind, event) VALUES (?, ?, ?)", row)
+    def append(self, event: job.Event, *, now: float, wall: float) -> None:
+        """`now` is what the core was told; `wall` is for people only."""
+        row = (now, wall, type(event).__name__, msgspec.msgpack.encode(event))
+        self._db.execute("INSERT INTO journal (now, wall, kind, event) VALUES (?, ?, ?, ?)", row)
 
-    def replay(self) -> Iterator[tuple[float, job.Event]]:
-        for now, kind, data in self._db.execute("SELECT now, kind, event FROM journal ORDER BY seq"):
+    def replay(self) -> Iterator[tuple[float, float, job.Event]]:
+        for now, wall, kind, data in self._db.execute("SELECT now, wall, kind, event FROM journal ORDER BY seq"):
             event: job.Event = msgspec.msgpack.decode(data, type=_EVENTS[kind])
-            yield now, event
+            yield now, wall, event
 
     def close(self) -> None:
         self._db.close()

@@ -42,6 +42,8 @@ class Register(Message, frozen=True):
     min_nodes: int
     max_nodes: int
     status: NodeStatus
+    seen: int
+    """The last entry of the story that got here; -1 on a first connection, which begins with what comes next."""
 
 
 class Reported(Message, frozen=True):
