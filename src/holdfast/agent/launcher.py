@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent import requests
@@ -14,26 +14,8 @@ from holdfast.agent.interpreter import Interpreter
 from holdfast.agent.logs import ERR, OUT, line_prefix, route
 from holdfast.core import workers as core
 from holdfast.core.ids import Placement, World
-from holdfast.core.workers import WorkersLaunched
 from holdfast.spec.job import NodeSpec
-
-
-@dataclass
-class Launch:
-    """Workers being started; complete when each has a process id."""
-
-    generation: int
-    awaited: set[int]
-    pids: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return not self.awaited
-
-    def note(self, started: requests.Started) -> WorkersLaunched | None:
-        self.awaited.discard(started.local_rank)
-        self.pids[started.local_rank] = started.pid
-        return WorkersLaunched(self.generation, self.pids) if self.complete else None
+from holdfast.spec.worker import STANDBY
 
 
 class Launcher:
@@ -49,19 +31,24 @@ class Launcher:
     def error_file(self, restart_count: int, local_rank: int) -> Path:
         return self._directory(restart_count, local_rank) / "error.json"
 
-    def launch(self, action: core.Launch, store: socket.socket | None) -> Launch:
+    def launch(self, action: core.Launch, store: socket.socket | None) -> None:
         """Ask for the store, if it is ours to serve and is not there yet, and for each of these workers."""
         world, placement = action.world, action.placement
         if store is not None and placement.group_rank == 0 and not world.repairs:
             self._interpreter.serve_store(requests.Store(world.generation, world.store.port), store)
         for local_rank in action.local_ranks:
             self._start(world, placement, local_rank)
-        return Launch(world.generation, set(action.local_ranks))
 
-    def beacon(self, local_rank: int) -> Path:
-        return self._logs / f"beacon_{local_rank}"
+    def start_standby(self, world: World, placement: Placement, slot: int) -> None:
+        """Start a worker without a rank, in a slot above those of the ranks."""
+        self._start(world, placement, slot, {STANDBY: "1"})
 
-    def _start(self, world: World, placement: Placement, local_rank: int) -> None:
+    def beacon(self, slot: int) -> Path:
+        return self._logs / f"beacon_{slot}"
+
+    def _start(
+        self, world: World, placement: Placement, local_rank: int, extra: Mapping[str, str] | None = None
+    ) -> None:
         spec = self._spec
         directory = self._directory(world.restart_count, local_rank)
         directory.mkdir(parents=True, exist_ok=True)
@@ -72,6 +59,7 @@ class Launcher:
         beacon.unlink(missing_ok=True)
         env = worker_env(spec, world, placement, local_rank=local_rank, agent=self.agent_socket, beacon=beacon)
         env["TORCHELASTIC_ERROR_FILE"] = str(error_file)
+        env |= extra or {}
         sinks = {stream: self._sink(stream, directory, placement, local_rank) for stream in (OUT, ERR)}
         command = spec.command
         args = worker_args(command.args, local_rank=local_rank)

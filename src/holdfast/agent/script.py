@@ -25,6 +25,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from holdfast.agent.lifeline import FD_FLOOR
+from holdfast.observe.beacon import STACK_SIGNAL
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,13 @@ def record_error(error: BaseException, path: str) -> None:
 def _report_crashes(path: str) -> None:
     """Have the Python stack written when native code crashes."""
     try:
-        low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
         return
     high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, FD_FLOOR)
     os.close(low)
     faulthandler.enable(file=high)
+    faulthandler.register(STACK_SIGNAL, file=high, all_threads=False)
 
 
 def _set_title(argv: Sequence[str]) -> None:

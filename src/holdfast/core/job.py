@@ -219,6 +219,7 @@ class Job:
         self._succeeded: set[str] = set()
         self._started: set[str] = set()
         self._committed: set[str] = set()
+        self._pids: dict[str, tuple[int, ...]] = {}
         self._repairs = Budget(rules.max_repairs, window_s=rules.restart_window_s)
         self._settle_until: float | None = None
         self._last_signature: tuple[int, str] | None = None
@@ -349,7 +350,10 @@ class Job:
         if node in self._started or placement is None or len(status.pids) < placement.num_workers:
             return []
         self._started.add(node)
-        pids = {placement.first_rank + local: pid for local, pid in enumerate(status.pids)}
+        known, self._pids[node] = self._pids.get(node, ()), status.pids
+        pids = {placement.first_rank + n: pid for n, pid in enumerate(status.pids) if pid not in known}
+        if not pids:
+            return []
         since_ms = None if self._failed_at is None else (now - self._failed_at) * 1000
         if len(self._started) == len(world.placements) and self._incident is None:
             self._failed_at = None

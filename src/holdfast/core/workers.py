@@ -51,12 +51,11 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersLaunched:
-    """Always seen before anything else about these processes."""
+class WorkerStarted:
+    """Always seen before anything else about this process."""
 
-    generation: int
-    pids: dict[int, int]
-    """By local rank."""
+    local_rank: int
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,13 @@ class StepFailed:
     step: int
     kind: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRaised:
+    """A worker's script raised: it is about to end, and its peers' errors will be its echoes."""
+
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +140,11 @@ class TimePassed:
 Event = (
     OrderReceived
     | Heard
-    | WorkersLaunched
+    | WorkerStarted
     | LaunchFailed
     | WorkerAttached
     | StepFailed
+    | WorkerRaised
     | StepCommitted
     | StateLost
     | WorkerExited
@@ -178,6 +185,13 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL one worker."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """Kill every worker and whatever they started, then answer `Swept`."""
 
@@ -204,7 +218,7 @@ class Exit:
     outcome: Outcome | None
 
 
-Action = Launch | Invite | Forward | Sweep | Report | ReviveMaster | Exit
+Action = Launch | Invite | Forward | Kill | Sweep | Report | ReviveMaster | Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +250,8 @@ class WorkerGroup:
         self._faults: list[StepFault] = []
         self._committed: dict[int, int] = {}
         self._timings_ms: dict[str, float] = {}
+        self._dying: dict[int, float] = {}
+        """Local ranks whose script has raised, with when they are killed if they have not ended by then."""
         self._any_ended = False
         self._store_generation = 0
         self._world: World | None = None
@@ -266,8 +282,8 @@ class WorkerGroup:
             case Heard():
                 self._heard_at = max(self._heard_at, event.sent_at)
                 return []
-            case WorkersLaunched():
-                return self._note_launch(event, now=now)
+            case WorkerStarted():
+                return self._note_start(event, now=now)
             case LaunchFailed():
                 return self._note_launch_failure(event, now=now)
             case WorkerExited():
@@ -276,6 +292,8 @@ class WorkerGroup:
                 return self._note_attached(event.pid, now=now)
             case StepFailed():
                 return self._note_fault(event, now=now)
+            case WorkerRaised():
+                return self._note_raised(event.pid, now=now)
             case StepCommitted():
                 return self._note_commit(event, now=now)
             case StateLost():
@@ -293,7 +311,7 @@ class WorkerGroup:
         raise AssertionError(f"an event nobody handles: {event}")
 
     def next_deadline(self) -> float | None:
-        dates = (self._beat_at, self._kill_at, self._give_up_at, self._fence_at())
+        dates = (self._beat_at, self._kill_at, self._give_up_at, self._fence_at(), *self._dying.values())
         return min(date for date in dates if date is not None)
 
     def status(self) -> NodeStatus:
@@ -381,15 +399,15 @@ class WorkerGroup:
 
     # --- workers ----------------------------------------------------------------------------------------------
 
-    def _note_launch(self, event: WorkersLaunched, *, now: float) -> list[Action]:
-        self._pending -= set(event.pids)
-        self._alive |= event.pids
+    def _note_start(self, event: WorkerStarted, *, now: float) -> list[Action]:
+        self._pending.discard(event.local_rank)
+        self._alive[event.local_rank] = event.pid
         if self._world is not None and self._world.repairs:
-            self._newcomers |= set(event.pids.values())
+            self._newcomers.add(event.pid)
         if self.phase not in ACTIVE:
-            # Stopping began while they were being started.
-            return [Forward(signal.SIGTERM)] if self._alive else []
-        return [self._report(now=now)]
+            # Stopping began while it was being started.
+            return [Forward(signal.SIGTERM)]
+        return [] if self._pending else [self._report(now=now)]
 
     def _note_attached(self, pid: int, *, now: float) -> list[Action]:
         local = self._local_rank_of(pid)
@@ -409,8 +427,16 @@ class WorkerGroup:
             return []
         rank = self._placement.first_rank + local
         self._faults.append(StepFault(rank, self.spec.node, event.step, event.kind, event.error))
+        if self._dying:
+            return []
         self.phase = NodePhase.BROKEN
         return [self._report(now=now)]
+
+    def _note_raised(self, pid: int, *, now: float) -> list[Action]:
+        local = self._local_rank_of(pid)
+        if local is not None and self.phase in ACTIVE:
+            self._dying[local] = now + self.spec.drain_s
+        return []
 
     def _note_commit(self, event: StepCommitted, *, now: float) -> list[Action]:
         local = self._local_rank_of(event.pid)
@@ -433,6 +459,7 @@ class WorkerGroup:
         if self._alive.get(event.local_rank) != event.pid or self._placement is None:
             return []
         del self._alive[event.local_rank]
+        self._dying.pop(event.local_rank, None)
         self._committed.pop(event.local_rank, None)
         self._any_ended |= event.exit_code == 0
         if event.exit_code != 0:
@@ -489,7 +516,7 @@ class WorkerGroup:
         """Nothing is alive on this node any more."""
         self._sweeping = False
         self._kill_at = None
-        self._alive, self._pending, self._faults = {}, set(), []
+        self._alive, self._pending, self._faults, self._dying = {}, set(), [], {}
         if self._exit_with is not None:
             if self.phase is not NodePhase.LEAVING:
                 return [self._exit_with]
@@ -500,7 +527,8 @@ class WorkerGroup:
         return [self._report(now=now)]
 
     def _expire(self, *, now: float) -> list[Action]:
-        actions: list[Action] = []
+        actions: list[Action] = [Kill(self._alive[local]) for local, at in self._dying.items() if now >= at]
+        self._dying = {local: at for local, at in self._dying.items() if now < at}
         if self._kill_at is not None and now >= self._kill_at:
             actions += self._sweep()
         fence_at = self._fence_at()

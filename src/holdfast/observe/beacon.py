@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import struct
 import time
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from enum import IntEnum
 from pathlib import Path
 
 RECORD = struct.Struct("<qqqq")
+
+STACK_SIGNAL = signal.SIGRTMIN + 9
+"""Makes a worker write its Python stack to its crash file, whatever it is doing."""
 
 
 class Phase(IntEnum):

@@ -15,6 +15,7 @@ import threading
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from holdfast.core.ids import Address
 
@@ -90,6 +91,9 @@ class Group:
     def drop(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A group that failed while it was built leaves its number behind, and numbers name the keys in the store:
+        # they have to be the same on every rank, newcomers included.
+        distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way
 
     def _note_sockets(self) -> None:
         with self._lock:

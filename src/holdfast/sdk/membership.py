@@ -7,6 +7,7 @@ them has committed. Nobody has to be asked, so the master is not in the way of a
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Channel
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
-from holdfast.wire.worker import Committed, Faulted, Join, Stranded
+from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded
 
 GROUP_TIMEOUT_S = 1800.0
 """What torch.distributed takes too; a world that changed ends every wait long before."""
@@ -79,6 +80,8 @@ class Membership:
     def enter(self, *, in_section: bool) -> bool:
         """Be in the newest world with a state that its ranks agree on; whether that needed anything."""
         moved = False
+        if self._channel.newest() is None:
+            self._channel.send(AtLoop())
         while True:
             newest = self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
             if newest.generation <= self.generation:
@@ -97,6 +100,11 @@ class Membership:
         self._channel.send(Faulted(generation, self.position.committed, kind, error))
         self._beacon.show(Phase.JOINING)
         self._channel.wait_above(generation, timeout_s=VERDICT_TIMEOUT_S)
+
+    def report_end(self, error: BaseException) -> None:
+        """Say that this process is about to end by an exception, so that its peers' errors are understood."""
+        text = "".join(traceback.format_exception(error))
+        self._channel.send(Raised(self.position.committed, text))
 
     def announce_commit(self, step: int) -> None:
         """Say so when the first step of a world is committed here: that closes the incident."""

@@ -183,6 +183,7 @@ class Run:
                     return None
                 while True:
                     self._enter(in_section=True)
+                    self._protected.remember()
                     self._beacon.show(Phase.WORKING)
                     try:
                         result = function(*args, **kwargs)
@@ -229,6 +230,7 @@ class Run:
 
     def _commit(self, number: int) -> None:
         self._committed = number + 1
+        self._protected.forget()
         if self._place is not None:
             position = self._place.position
             position.committed, position.sections, position.usable = number + 1, 0, True
@@ -242,20 +244,23 @@ class Run:
         place = self._place
         if place is None:
             raise error
+        interrupted = place.is_outdated()
         kind = faults.kind_of(error)
         if kind is not None:
             if self._last_fault == (number, repr(error)):
+                place.report_end(error)
                 raise error
             self._last_fault = (number, repr(error))
             if isinstance(error, faults.MemoryDamaged):
                 place.position.usable = False
         elif _is_communication(error):
             kind = "communication"
-        self._protected.put_back()
-        if place.is_outdated():
-            return
-        if kind is None:
+        elif not interrupted:
+            place.report_end(error)
             raise error
+        self._protected.put_back()
+        if kind is None or place.is_outdated():
+            return
         try:
             place.report_fault(kind, "".join(traceback.format_exception(error)))
         except JobError:
@@ -279,6 +284,7 @@ class Run:
     def _end_section(self) -> None:
         if self._place is not None:
             self._place.position.sections += 1
+        self._protected.forget()
         self._beacon.show(Phase.OUTSIDE)
 
     def _enter(self, *, in_section: bool) -> None:

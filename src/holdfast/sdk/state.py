@@ -58,6 +58,10 @@ class Protected:
         for name, state in extras.items():
             self.extras[name].load_state_dict(state)
 
+    def forget(self) -> None:
+        """What was remembered is committed: it must not be put back any more."""
+        self._memory = None
+
     def _buffers(self) -> list[torch.Tensor]:
         return [buffer for module in self.modules.values() for buffer in module.buffers()]
 

@@ -106,6 +106,12 @@ class NodeSpec:
     one that is stopped or stuck is killed when this ends."""
     shutdown_s: float = 30.0
     """The same when the job is asked to stop: long enough to write a checkpoint."""
+    standby: int = 0
+    """Workers that have run the script up to its loop and wait there for a rank."""
+    hang_floor_s: float = 5.0
+    """A rank that does not get on while others wait for it is given at least this long..."""
+    hang_ceiling_s: float = 600.0
+    """...and at most this long; in between, ten times the pace of the steps seen so far."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     events_file: str | None = None
     virtual_local_rank: bool = False

@@ -6,6 +6,7 @@ Flags win over variables, variables over defaults. Every error names what was gi
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from holdfast.errors import SpecError
 from holdfast.spec.flags import FLAGS, Flag
 from holdfast.spec.job import Command, JobRules, LogSpec, NodeSpec
+from holdfast.spec.strategy import parse_strategies
 
 MASTER_PORT = 9601
 STORE_PORT = 29500
@@ -95,6 +97,7 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
     host, port = _endpoint(settings, single=single)
     omp = "1" if num_workers > 1 and "OMP_NUM_THREADS" not in env else None
     shutdown = _shutdown(settings, env)
+    hang = _hang_limits(settings["hang_timeout"])
     warm, cold_reason = _start_method(settings, env)
     token = _token(settings, env)
     store_port = _store_port(settings, single=single)
@@ -120,6 +123,9 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         cold_reason=cold_reason,
         drain_s=DRAIN_S if shutdown is None else shutdown,
         shutdown_s=SHUTDOWN_S if shutdown is None else shutdown,
+        standby=settings["standby"].whole(0, 64),
+        hang_floor_s=hang[0],
+        hang_ceiling_s=hang[1],
         signals=_signals(settings["signals_to_handle"]),
         events_file=_writable(settings["events"]),
         virtual_local_rank=settings.on("virtual_local_rank"),
@@ -233,6 +239,7 @@ def _rules(settings: Settings, env: Mapping[str, str], notes: list[str]) -> JobR
         min_nodes=low,
         max_nodes=high,
         max_restarts=settings["max_restarts"].whole(0),
+        strategies=parse_strategies(settings.text("recover_strategy"), source=settings["recover_strategy"].source),
         join_timeout_s=conf.get("join_timeout", 600.0),
         last_call_s=conf.get("last_call_timeout", 5.0),
         beat_s=beat_s,
@@ -374,6 +381,16 @@ def _shutdown(settings: Settings, env: Mapping[str, str]) -> float | None:
     if value := env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
         return Setting(value, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT").seconds()
     return None
+
+
+def _hang_limits(setting: Setting) -> tuple[float, float]:
+    if setting.value == "off":
+        return math.inf, math.inf
+    least, colon, most = (setting.value or "").partition(":")
+    floor, ceiling = Setting(least, setting.source).seconds(), Setting(most, setting.source).seconds() if colon else 0.0
+    if not colon or not 0 < floor <= ceiling:
+        raise SpecError(setting.source, setting.value, "it must be MIN:MAX in seconds with 0 < MIN <= MAX, or off")
+    return floor, ceiling
 
 
 def _writable(setting: Setting) -> str | None:

@@ -26,12 +26,23 @@ class Attach(Message, frozen=True):
     pid: int
 
 
+class AtLoop(Message, frozen=True):
+    """A worker without a rank has come to its loop, and waits there for one."""
+
+
 class Faulted(Message, frozen=True):
     """A step failed and the process lives."""
 
     generation: int
     step: int
     kind: str
+    error: str
+
+
+class Raised(Message, frozen=True):
+    """The script's own exception leaves a guarded function: this process is about to end."""
+
+    step: int
     error: str
 
 
@@ -49,7 +60,7 @@ class Stranded(Message, frozen=True):
     generation: int
 
 
-FromWorker = Attach | Faulted | Committed | Stranded
+FromWorker = Attach | AtLoop | Faulted | Raised | Committed | Stranded
 
 
 class Join(Message, frozen=True):
