@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from holdfast.core.ids import Placement, World
 from holdfast.spec.job import NodeSpec
-from holdfast.spec.worker import AGENT, BEACON
+from holdfast.spec.worker import AGENT, BEACON, LAUNCHED_AT
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
@@ -36,6 +37,7 @@ def worker_env(
         "HOLDFAST_GENERATION": str(world.generation),
         AGENT: str(agent),
         BEACON: str(beacon),
+        LAUNCHED_AT: f"{time.monotonic():.6f}",
     }
     if spec.omp_num_threads is not None:
         env["OMP_NUM_THREADS"] = spec.omp_num_threads

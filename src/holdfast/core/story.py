@@ -165,7 +165,7 @@ class IncidentClosed:
     total_ms: float
     """From the fault being seen to the first step that all ranks committed, on the master's clock."""
     timings_ms: dict[str, float]
-    """Phases of the slowest worker: reconnect, state, rerun."""
+    """Phases of the slowest worker: unblock (a survivor) or replace (a newcomer), reconnect, state, rerun."""
 
     def __str__(self) -> str:
         phases = ", ".join(f"{name} {ms:.0f}" for name, ms in self.timings_ms.items())

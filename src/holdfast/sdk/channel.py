@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from holdfast.errors import JobError
@@ -23,6 +24,8 @@ class Channel:
         self._interrupt = interrupt
         self._changed = threading.Condition()
         self._join: Join | None = None
+        self.arrived_at = 0.0
+        """When the newest world became known here."""
         self._gone = False
         self._thread = threading.Thread(target=self._listen, name="holdfast", daemon=True)
         self._thread.start()
@@ -56,7 +59,7 @@ class Channel:
                 if message is None:
                     self._gone = True
                 elif self._join is None or message.generation > self._join.generation:
-                    self._join = message
+                    self._join, self.arrived_at = message, time.monotonic()
                 self._changed.notify_all()
             if message is None:
                 return

@@ -49,8 +49,9 @@ class View:
 class Membership:
     """This process's place in one world after the other."""
 
-    def __init__(self, channel: Channel, protected: Protected, beacon: Beacon) -> None:
+    def __init__(self, channel: Channel, protected: Protected, beacon: Beacon, *, launched_at: float) -> None:
         self.position = Position()
+        self._launched_at = launched_at
         self.rank = self.local_rank = -1
         self.size = 0
         self.sections_to_skip = 0
@@ -61,6 +62,7 @@ class Membership:
         self._beacon = beacon
         self._group: Group | None = None
         self._announced = 0
+        self._agreed = False
         self._entered_at = 0.0
         self._timings: dict[str, float] = {}
 
@@ -77,22 +79,29 @@ class Membership:
         if self._group is not None and self.is_outdated():
             self._group.sever()
 
-    def enter(self, *, in_section: bool) -> bool:
-        """Be in the newest world with a state that its ranks agree on; whether that needed anything."""
-        moved = False
+    def enter(self, *, in_section: bool) -> None:
+        """Be in the newest world with a state that its ranks agree on."""
         if self._channel.newest() is None:
             self._channel.send(AtLoop())
         while True:
             newest = self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
-            if newest.generation <= self.generation:
-                return moved
-            moved = True
+            if newest.generation <= self.generation and self._agreed:
+                return
             self._beacon.show(Phase.JOINING)
             try:
-                self._join(newest, in_section=in_section)
+                self._meet(newest)
+                self._agree(newest, in_section=in_section)
             except (Severed, RuntimeError) as error:
                 if not self.is_outdated():
                     self.report_fault("communication", str(error))
+
+    def newest(self) -> Join:
+        """The newest world; waits for the first."""
+        return self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
+
+    def meet(self) -> None:
+        """Be in the newest world, with whatever state: for what a script does before its loop."""
+        self._meet(self.newest())
 
     def report_fault(self, kind: str, error: str) -> None:
         """Say that this rank cannot go on in this world, and wait for the next one."""
@@ -118,8 +127,11 @@ class Membership:
         if self._group is not None:
             self._group.drop()
 
-    def _join(self, join: Join, *, in_section: bool) -> None:
+    def _meet(self, join: Join) -> None:
+        if join.generation <= self.generation:
+            return
         began = time.monotonic()
+        self._agreed = False
         if self._group is not None:
             self._group.drop()
         self.rank, self.local_rank, self.size = join.rank, join.local_rank, join.size
@@ -133,15 +145,17 @@ class Membership:
         if self.is_outdated():
             raise Severed
         self._group.build()
-        met = time.monotonic()
-        self._agree(join, in_section=in_section)
-        self._entered_at = time.monotonic()
-        self._timings = {"reconnect": (met - began) * 1000, "state": (self._entered_at - met) * 1000}
+        waited = "unblock" if self.position.usable or self._announced else "replace"
+        since = self._channel.arrived_at if waited == "unblock" else self._launched_at
+        self._timings = {
+            waited: max(0.0, began - since) * 1000,
+            "reconnect": (time.monotonic() - began) * 1000,
+        }
         self._beacon.generation = join.generation
 
     def _agree(self, join: Join, *, in_section: bool) -> None:
         """Resume from the highest step that any rank has committed; ranks without it receive it."""
-        here = self.position
+        began, here = time.monotonic(), self.position
         mine = torch.tensor([here.committed if here.usable else -1, int(in_section), here.sections])
         everyone = [torch.empty_like(mine) for _ in range(join.size)]
         dist.all_gather(everyone, mine)
@@ -157,7 +171,9 @@ class Membership:
         elif join.rank in needy:
             self._protected.receive(source)
             self._follow([view for view in views if view.committed == best])
-        here.committed, here.usable = max(best, 0), True
+        here.committed, here.usable, self._agreed = max(best, 0), True, True
+        self._entered_at = time.monotonic()
+        self._timings["state"] = (self._entered_at - began) * 1000
 
     def _follow(self, leaders: list[View]) -> None:
         """Be where those are who hold the state: in the same section, if they are in one."""

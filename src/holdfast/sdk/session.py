@@ -25,6 +25,7 @@ from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Channel
 from holdfast.sdk.data import Data
 from holdfast.sdk.membership import Membership
+from holdfast.sdk.once import Once
 from holdfast.sdk.reducer import DataParallel
 from holdfast.sdk.seeds import derive, seed_all
 from holdfast.sdk.state import Protected
@@ -76,9 +77,10 @@ class Run:
         self._beacon = Beacon(spec.beacon)
         self._place: Membership | None = None
         self._committed = 0
+        self._num_once = 0
         if spec.agent is not None:
             channel = Channel(spec.agent, interrupt=self._interrupt)
-            self._place = Membership(channel, self._protected, self._beacon)
+            self._place = Membership(channel, self._protected, self._beacon, launched_at=spec.launched_at)
 
     # --- what a script asks -------------------------------------------------------------------------------------
 
@@ -119,6 +121,17 @@ class Run:
         net = DataParallel(module, waiting=self._show_waiting)
         self._nets.append(net)
         return net
+
+    def once(self, function: Callable[[], R]) -> R:
+        """What `function` returned on rank 0 when the job first came here.
+
+        At the job's first start every rank runs it, and it may use collectives; a worker that comes later gets the
+        result and does not run it.
+        """
+        self._num_once += 1
+        if self._place is None:
+            return function()
+        return Once(self._place, key=str(self._num_once)).run(function, recover=self._recover)
 
     def stop(self, reason: str) -> None:
         """End the loop after this step; call it on every rank alike."""

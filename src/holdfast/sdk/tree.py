@@ -34,6 +34,25 @@ def unpack(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:  # noqa: ANN401
     return _flesh(msgspec.msgpack.decode(skeleton), tensors)
 
 
+def to_bytes(state: Any, *, name: str) -> bytes:  # noqa: ANN401
+    """A small state as one string of bytes."""
+    skeleton, tensors = pack(state, name=name)
+    raw = [tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
+    return msgspec.msgpack.encode((skeleton, shapes(tensors), raw))
+
+
+def from_bytes(data: bytes) -> Any:  # noqa: ANN401
+    skeleton, each_shape, raw = msgspec.msgpack.decode(
+        data, type=tuple[bytes, list[tuple[str, list[int]]], list[bytes]]
+    )
+    tensors = []
+    for shape, part in zip(each_shape, raw, strict=True):
+        tensor = empty(shape, torch.device("cpu"))
+        tensor.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(part), dtype=torch.uint8))
+        tensors.append(tensor)
+    return unpack(skeleton, tensors)
+
+
 def _skeleton(value: Any, tensors: list[torch.Tensor], name: str) -> Any:  # noqa: ANN401
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())

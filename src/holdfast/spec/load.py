@@ -305,6 +305,10 @@ def _store_port(settings: Settings, *, single: bool) -> int:
     return 0 if single or by_endpoint else STORE_PORT
 
 
+def token_from_environment() -> str | None:
+    return os.environ.get("HOLDFAST_TOKEN") or None
+
+
 def _token(settings: Settings, env: Mapping[str, str]) -> str | None:
     setting = settings["token_file"]
     if setting.value is None:

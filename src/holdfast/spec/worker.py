@@ -9,6 +9,7 @@ from dataclasses import dataclass
 AGENT = "HOLDFAST_AGENT"
 BEACON = "HOLDFAST_BEACON"
 STANDBY = "HOLDFAST_STANDBY"
+LAUNCHED_AT = "HOLDFAST_LAUNCHED_AT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class WorkerSpec:
     rank: int
     local_rank: int
     world_size: int
+    launched_at: float = 0.0
+    """When the agent asked for this process, in seconds of the machine's monotonic clock."""
 
 
 def load_worker(env: Mapping[str, str] | None = None) -> WorkerSpec:
@@ -27,6 +30,7 @@ def load_worker(env: Mapping[str, str] | None = None) -> WorkerSpec:
     agent = env.get(AGENT)
     if agent is None:
         return WorkerSpec(None, None, 0, 0, 1)
-    if env.get(STANDBY):
-        return WorkerSpec(agent, env.get(BEACON), -1, int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]))
-    return WorkerSpec(agent, env.get(BEACON), int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]))
+    rank = -1 if env.get(STANDBY) else int(env["RANK"])
+    local_rank, world_size = int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"])
+    launched_at = float(env.get(LAUNCHED_AT, "0"))
+    return WorkerSpec(agent, env.get(BEACON), rank, local_rank, world_size, launched_at)
