@@ -346,7 +346,7 @@ class WorkerGroup:
             return []
         self.phase, self.generation = NodePhase.RUNNING, world.generation
         self._world, self._placement = world, placement
-        self._failures, self._faults, self._reason = [], [], ""
+        self._failures, self._faults, self._timings_ms, self._reason = [], [], {}, ""
         if not repairs:
             self._alive, self._pending, self._attached, self._committed = {}, set(), set(), {}
             self._any_ended, self._store_generation = False, world.generation

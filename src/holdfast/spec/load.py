@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from holdfast.errors import SpecError
 from holdfast.spec.flags import FLAGS, Flag
 from holdfast.spec.job import Command, JobRules, LogSpec, NodeSpec
-from holdfast.spec.strategy import parse_strategies
+from holdfast.spec.strategy import Strategy, parse_strategies
 
 MASTER_PORT = 9601
 STORE_PORT = 29500
@@ -239,13 +240,35 @@ def _rules(settings: Settings, env: Mapping[str, str], notes: list[str]) -> JobR
         min_nodes=low,
         max_nodes=high,
         max_restarts=settings["max_restarts"].whole(0),
-        strategies=parse_strategies(settings.text("recover_strategy"), source=settings["recover_strategy"].source),
+        strategies=_strategies(settings, env, notes),
         join_timeout_s=conf.get("join_timeout", 600.0),
         last_call_s=conf.get("last_call_timeout", 5.0),
         beat_s=beat_s,
         lease_s=beat_s * conf.get("keep_alive_max_attempt", 5.0),
         stop_timeout_s=shutdown + 30.0,
     )
+
+
+MINDSPORE_SWITCHES = {"UCE": "retry", "HCCE": "retry", "ARF": "recover", "TTP": "dump"}
+
+
+def _strategies(settings: Settings, env: Mapping[str, str], notes: list[str]) -> tuple[Strategy, ...]:
+    """From the flag; else from MindSpore's switches, where they are set; else the default."""
+    if env.get("HCCL_OP_RETRY_ENABLE"):
+        notes.append("HCCL_OP_RETRY_ENABLE does nothing here: a collective that fails makes the whole step run again")
+    switches = env.get("MS_ENABLE_TFT")
+    if settings.given("recover_strategy") or not switches:
+        setting = settings["recover_strategy"]
+        return parse_strategies(setting.value or "", source=setting.source)
+    names: list[str] = []
+    for name, value in re.findall(r"(\w+)\s*:\s*(\w+)", switches):
+        if name not in MINDSPORE_SWITCHES:
+            notes.append(f"MS_ENABLE_TFT: {name} does nothing here")
+        elif value == "1":
+            names.append(MINDSPORE_SWITCHES[name])
+    if not names and not re.search(r"\w+\s*:\s*\w+", switches):
+        raise SpecError("MS_ENABLE_TFT", switches, "it must look like {UCE:1, HCCE:1}")
+    return parse_strategies(",".join(names), source="MS_ENABLE_TFT")
 
 
 CONF_KEYS = {
