@@ -47,6 +47,8 @@ class Progress:
         self._limits = limits
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
+        self._stopped_at: dict[int, float] = {}
+        """When each stopped rank was first seen so."""
 
     def allowed_s(self) -> float:
         """How long a rank may take for one phase."""
@@ -65,16 +67,15 @@ class Progress:
         self._note(views, now=now)
         allowed_s = self.allowed_s()
         waited_for = any(view.phase == "waiting" for view in inside.values()) or len(views) == 1
-        suspects = {
-            rank: view for rank, view in inside.items() if view.stopped or (view.phase == "working" and waited_for)
-        }
-        late = tuple(sorted(rank for rank, view in suspects.items() if now >= view.since + allowed_s))
+        self._stopped_at = {rank: self._stopped_at.get(rank, now) for rank, view in views.items() if view.stopped}
+        suspects = {rank: view.since for rank, view in inside.items() if view.phase == "working" and waited_for}
+        dates = {rank: since + allowed_s for rank, since in (suspects | self._stopped_at).items()}
+        late = tuple(sorted(rank for rank, date in dates.items() if now >= date))
         if late:
             rank = late[0]
-            what = "is stopped" if suspects[rank].stopped else "does not get on while its peers wait"
-            return Verdict(late, f"rank {rank} {what} at step {suspects[rank].step} for {allowed_s:.2f} s", None)
-        dates = [view.since + allowed_s for view in suspects.values()]
-        return Verdict((), "", min(dates, default=None))
+            what = "is stopped" if views[rank].stopped else "does not get on while its peers wait"
+            return Verdict(late, f"rank {rank} {what} at step {views[rank].step} for {allowed_s:.2f} s", None)
+        return Verdict((), "", min(dates.values(), default=None))
 
     def _note(self, views: Mapping[int, View], *, now: float) -> None:
         if not views:

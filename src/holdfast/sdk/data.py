@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from holdfast.errors import SpecError
-from holdfast.sdk.seeds import derive, seed_all
+from holdfast.sdk.seeds import derive, seed_all, undisturbed
 
 
 class Data:
@@ -47,7 +47,7 @@ class Data:
         self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
         self._iterator: Iterator[Any] | None = None
         self._expected: tuple[int, int, int] | None = None
-        self._current: tuple[tuple[int, int, int], list[Any]] | None = None
+        self._last: tuple[int, int, int] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -72,11 +72,13 @@ class Data:
         return len(self.local_ids(step, rank=rank, size=size)) / len(self.global_ids(step))
 
     def batches(self, step: int, *, rank: int, size: int) -> list[Any]:
-        """This rank's micro-batches of a step; the same objects when a step is run again."""
+        """This rank's micro-batches of a step; when it is run again they are read again, as it may have changed them."""
         key = (step, rank, size)
-        if self._current is None or self._current[0] != key:
-            self._current = (key, self._load(key))
-        return self._current[1]
+        if self._last == key:
+            return self._fetch(step, self.local_ids(step, rank=rank, size=size))
+        batches = self._load(key)
+        self._last = key
+        return batches
 
     # --- loading ------------------------------------------------------------------------------------------------
 
@@ -100,12 +102,9 @@ class Data:
         return batches
 
     def _fetch(self, step: int, ids: list[int]) -> list[Any]:
-        state = torch.get_rng_state()
         fetcher = _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch)
-        try:
+        with undisturbed():
             return fetcher[(self.epoch_of(step), ids)]
-        finally:
-            torch.set_rng_state(state)
 
     def _loader(self, step: int, rank: int, size: int) -> DataLoader[Any]:
         return DataLoader(
@@ -150,5 +149,5 @@ class _Fetcher(Dataset[list[Any]]):
         return [self._collate(samples[at : at + size]) for at in range(0, len(samples), size)]
 
     def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401
-        seed_all(derive(self._seed, epoch, index))
+        seed_all(derive(self._seed, epoch, index), devices=False)
         return self._dataset[index]

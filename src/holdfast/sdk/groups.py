@@ -19,6 +19,11 @@ from torch.distributed import distributed_c10d
 
 from holdfast.core.ids import Address
 
+CONNECT_S = 5.0
+CONNECT_PER_RANK_S = 0.05
+"""For ranks that are all there to connect. Whoever waits for a peer to connect to it has no socket yet that could be
+shut: should that peer die just then, nothing but this ends the wait."""
+
 Socket = tuple[int, str]
 """A descriptor with the inode it stood for: descriptors are used again, inodes are not."""
 
@@ -75,7 +80,10 @@ class Group:
             )
             self._note_sockets()
             store = dist.PrefixStore(f"generation/{self.generation}", client)  # type: ignore[attr-defined]
-            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=self._timeout)
+            self._await_everyone(store)
+            connect = timedelta(seconds=CONNECT_S + CONNECT_PER_RANK_S * self.size)
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=connect)
+            distributed_c10d._set_pg_timeout(self._timeout)
             self._note_sockets()
         except (RuntimeError, dist.DistError) as error:
             if self._severed:
@@ -94,6 +102,11 @@ class Group:
         # A group that failed while it was built leaves its number behind, and numbers name the keys in the store:
         # they have to be the same on every rank, newcomers included.
         distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way
+
+    def _await_everyone(self, store: dist.Store) -> None:
+        if store.add("arrived", 1) == self.size:
+            store.set("all arrived", b"")
+        store.wait(["all arrived"], self._timeout)
 
     def _note_sockets(self) -> None:
         with self._lock:

@@ -55,7 +55,7 @@ class Membership:
         self.rank = self.local_rank = -1
         self.size = 0
         self.sections_to_skip = 0
-        """Sections that the others had done when we came: our script passes them by."""
+        """Sections that others have done and we have not: our script passes them by."""
         self.joined_in_section = False
         self._channel = channel
         self._protected = protected
@@ -169,15 +169,17 @@ class Membership:
         if join.rank == source:
             self._protected.send(needy)
         elif join.rank in needy:
+            # Until all of it is here, what we hold is of no step.
+            here.usable = False
             self._protected.receive(source)
-            self._follow([view for view in views if view.committed == best])
+        if here.committed < best:
+            here.sections = 0
+        self._follow([view for view in views if view.committed == best])
         here.committed, here.usable, self._agreed = max(best, 0), True, True
         self._entered_at = time.monotonic()
         self._timings["state"] = (self._entered_at - began) * 1000
 
     def _follow(self, leaders: list[View]) -> None:
-        """Be where those are who hold the state: in the same section, if they are in one."""
+        """Come to where the foremost are: a section that one rank has done cannot be run again with it."""
         self.joined_in_section = any(view.in_section for view in leaders)
-        done = max(view.sections for view in leaders)
-        self.sections_to_skip = done if self.joined_in_section else 0
-        self.position.sections = 0
+        self.sections_to_skip = max(view.sections for view in leaders) - self.position.sections

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -15,9 +17,27 @@ def derive(*parts: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def seed_all(seed: int) -> None:
+def seed_all(seed: int, *, devices: bool = True) -> None:
     """Seed torch (with its devices), Python and, where it is loaded, NumPy."""
-    torch.manual_seed(seed)
+    if devices:
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Random numbers of the host go on afterwards as if nothing had been drawn or seeded in here."""
+    numpy = sys.modules.get("numpy")
+    ours, pythons = torch.get_rng_state(), random.getstate()
+    numpys = numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(ours)
+        random.setstate(pythons)
+        if numpy:
+            numpy.random.set_state(numpys)

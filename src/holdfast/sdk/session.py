@@ -154,6 +154,8 @@ class Run:
             self._place.enter(in_section=False)
             # Those who hold the state are in a section after a step: pass that step, to come to the section.
             number = self._place.position.committed - int(self._place.joined_in_section)
+            if not self._place.joined_in_section:
+                self._place.sections_to_skip = 0
         while number < limit and not self._stop_reason:
             yield Step(self, number)
             number += 1
@@ -186,16 +188,16 @@ class Run:
     def section(self, *, timeout: float = 600.0) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
         """Guard a function that commits nothing, such as an evaluation: after a fault it runs again.
 
-        Returns None on a newcomer for a section that the others had done when it came.
+        Returns None on a rank that has not done it when others have: a newcomer, or one that a fault held up.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
-                if self._skips_section():
-                    return None
                 while True:
                     self._enter(in_section=True)
+                    if self._skips_section():
+                        return None
                     self._protected.remember()
                     self._beacon.show(Phase.WORKING)
                     try:

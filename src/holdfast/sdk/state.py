@@ -7,6 +7,7 @@ attempt.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
@@ -46,7 +47,8 @@ class Protected:
 
     def remember(self) -> None:
         buffers = [buffer.clone() for buffer in self._buffers()]
-        self._memory = (buffers, {name: value.state_dict() for name, value in self.extras.items()})
+        # A copy: most objects give out their live tensors.
+        self._memory = (buffers, {name: copy.deepcopy(value.state_dict()) for name, value in self.extras.items()})
 
     def put_back(self) -> None:
         if self._memory is None:
@@ -57,6 +59,9 @@ class Protected:
                 buffer.copy_(old)
         for name, state in extras.items():
             self.extras[name].load_state_dict(state)
+            if isinstance(self.extras[name], torch.amp.GradScaler):
+                # What it did for each optimizer since its last update is not in its state.
+                self.extras[name]._per_optimizer_states.clear()
 
     def forget(self) -> None:
         """What was remembered is committed: it must not be put back any more."""
