@@ -25,7 +25,7 @@ from holdfast.agent.launcher import Launch, Launcher
 from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.agent.logs import read_error
-from holdfast.agent.processes import become_subreaper, kill_below
+from holdfast.agent.processes import become_subreaper, kill_below, kill_marked
 from holdfast.agent.status import StatusLine
 from holdfast.core import workers as core
 from holdfast.core.ids import Address, NodePhase, Outcome
@@ -239,6 +239,7 @@ class Agent:
         """The process that the user started is gone: nobody waits for this job any more."""
         if not os.read(guard, 1):
             kill_below()
+            kill_marked(self._spec.marker)
             if not self._spec.logs.kept:
                 shutil.rmtree(self._run_dir, ignore_errors=True)
             os._exit(1)
@@ -264,6 +265,8 @@ class Agent:
             linger_s = MASTER_LINGER_S if others_wait else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
         await self._interpreter.stop()
+        for leftover in self._run_dir.glob("journal.db*"):
+            leftover.unlink(missing_ok=True)
         if self._store is not None:
             self._store.close()
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+MARKER = "HOLDFAST_RUN"
+"""Variable that everything below the warm interpreter inherits; its value names the run."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRules:
@@ -102,6 +105,8 @@ class NodeSpec:
     """The same when the job is asked to stop: long enough to write a checkpoint."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     events_file: str | None = None
+    marker: str = ""
+    """Names this run in the environment of everything it starts, so that nothing of it can hide."""
     virtual_local_rank: bool = False
     numa_binding: str | None = None
     omp_num_threads: str | None = None
