@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import HOLDFAST, Job, start
-
-StartJob = Callable[..., Job]
+from jobs import HOLDFAST, Job, StartJob, start
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ in whichever session it hides.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ Found = TypeVar("Found")
 
 
 def until(look: Callable[[], Found | None], *, within_s: float, what: str, tell: Callable[[], str] = str) -> Found:
-    """The first thing `look` finds; once the deadline has passed, fails with `what` was awaited and all `tell` knows."""
+    """The first thing `look` finds; after the deadline, fails with `what` was awaited and all that `tell` knows."""
     deadline = time.monotonic() + within_s
     while True:
         found = look()
@@ -48,17 +49,33 @@ def until(look: Callable[[], Found | None], *, within_s: float, what: str, tell:
         time.sleep(POLL_S)
 
 
+def once_each(run: Callable[..., Found]) -> Callable[..., Found]:
+    """Call `run` once for each set of arguments; where it failed, it is not tried again."""
+    results: dict[tuple[object, ...], Found] = {}
+    failures: dict[tuple[object, ...], BaseException] = {}
+
+    def recall(*args: object) -> Found:
+        if args in failures:
+            raise AssertionError(f"failed before: {failures[args]}") from failures[args]
+        if args not in results:
+            try:
+                results[args] = run(*args)
+            except BaseException as error:
+                failures[args] = error
+                raise
+        return results[args]
+
+    return recall
+
+
 # --- processes ------------------------------------------------------------------------------------------------
 
 
 def marked(mark: str) -> list[int]:
     """Every live process that carries the mark; a zombie has no environment any more."""
     needle = f"{MARK}={mark}\0".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal() and needle in _read(f"/proc/{entry}/environ"):
-            found.append(int(entry))
-    return found
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+    return [pid for pid in pids if needle in _read(f"/proc/{pid}/environ")]
 
 
 def _read(path: str) -> bytes:
@@ -66,6 +83,13 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
 
 
 def cmdline(pid: int) -> list[str]:
@@ -105,14 +129,11 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
 
 def listening_ports(pid: int) -> list[int]:
     """TCP ports on which this process listens."""
-    inodes = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            link = os.readlink(f"/proc/{pid}/fd/{fd}")
-        except OSError:
-            continue
-        if link.startswith("socket:["):
-            inodes.add(link[8:-1])
+    links = []
+    for fd in _list(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
     ports = []
     for line in _read(f"/proc/{pid}/net/tcp").decode().splitlines()[1:]:
         fields = line.split()
@@ -154,7 +175,6 @@ class Job:
     directory: Path
     events_file: Path
     tool: str = "holdfast"
-    named: dict[str, int] = field(default_factory=dict)
 
     @property
     def out(self) -> str:
@@ -233,18 +253,18 @@ class Job:
         agents = [pid for pid in self.processes() if parent(pid) == self.pid]
         if role == "agent" or not agents:
             return agents[0] if agents else None
+        if role == "worker":
+            started = self.events("workers_started")
+            pids = started[-1]["pids"].values() if started else ()
+            return next(filter(is_alive, pids), None)
         below = [pid for pid in self.processes() if parent(pid) == agents[0]]
         if role == "master":
             return next((pid for pid in below if "holdfast.master.main" in cmdline(pid)), None)
-        interpreters = [pid for pid in below if any(arg.endswith("/warm.py") for arg in cmdline(pid))]
-        if role == "interpreter" or not interpreters:
-            return interpreters[0] if interpreters else None
-        started = {pid for entry in self.events("workers_started") for pid in entry["pids"].values()}
-        forks = [pid for pid in self.processes() if parent(pid) == interpreters[0]]
-        if role == "worker":
-            return next((pid for pid in forks if pid in started), None)
+        if role == "interpreter":
+            return next((pid for pid in below if _is_warm(pid) and not _is_store(pid)), None)
         assert role == "store", f"no such role: {role}"
-        return next((pid for pid in forks if _is_store(pid)), None)
+        # A store outlives its interpreter and is then a child of the agent.
+        return next((pid for pid in self.processes() if pid != agents[0] and _is_store(pid)), None)
 
     def wait_for_process(self, role: str, *, within_s: float = START_S) -> int:
         what = f"a process in the role {role}"
@@ -263,9 +283,16 @@ class Job:
         self.process.wait()
 
 
+StartJob = Callable[..., Job]
+"""The fixture that starts `holdfast run` with some arguments."""
+
+
+def _is_warm(pid: int) -> bool:
+    return any(arg.endswith("/warm.py") for arg in cmdline(pid))
+
+
 def _is_store(pid: int) -> bool:
-    args = cmdline(pid)
-    return "TCPStore" in " ".join(args) or any(arg.endswith("/warm.py") for arg in args)
+    return "TCPStore" in " ".join(cmdline(pid)) or (_is_warm(pid) and bool(listening_ports(pid)))
 
 
 def start(

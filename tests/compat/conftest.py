@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from jobs import once_each
 from probes import IDENTITY, LAUNCHERS, MODES, Records, run_probe
 
 
@@ -16,12 +17,9 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Reco
     (directory / "crowd").mkdir()
     for name in ("identity.py", "lonely.py", "crowd/__main__.py"):
         shutil.copy(IDENTITY, directory / name)
-    seen: dict[tuple[str, str], Records] = {}
 
-    def look(launcher: str, mode_name: str) -> Records:
-        if (launcher, mode_name) not in seen:
-            where = tmp_path_factory.mktemp(f"{launcher}_{mode_name}")
-            seen[launcher, mode_name] = run_probe(LAUNCHERS[launcher], MODES[mode_name], directory, where)
-        return seen[launcher, mode_name]
+    def look(launcher: str, mode: str) -> Records:
+        where = tmp_path_factory.mktemp(f"{launcher}_{mode}")
+        return run_probe(LAUNCHERS[launcher], MODES[mode], directory, where)
 
-    return look
+    return once_each(look)

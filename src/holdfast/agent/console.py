@@ -145,7 +145,7 @@ class Console:
             cut = bool(lines) and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < MAX_LINE
             stream.rest = lines.pop() if cut else b""
         else:
-            lines, stream.rest = [whole + b"\n"] if whole else [], b""
+            lines, stream.rest = [whole] if whole else [], b""
         for line in lines:
             self._pass_on(stream, line)
         return bool(data)

@@ -53,5 +53,5 @@ def _virtual_local_rank(visible: str | None, local_rank: int) -> dict[str, str]:
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
 
 
-def worker_args(args: tuple[str, ...], *, local_rank: int) -> list[str]:
-    return [arg.replace(LOCAL_RANK_MACRO, str(local_rank)) for arg in args]
+def worker_args(args: tuple[str, ...], *, local_rank: int) -> tuple[str, ...]:
+    return tuple(arg.replace(LOCAL_RANK_MACRO, str(local_rank)) for arg in args)

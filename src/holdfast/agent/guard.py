@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 
 from holdfast.agent.lifeline import Lifeline
-from holdfast.agent.processes import become_subreaper, kill, kill_below
+from holdfast.agent.processes import become_subreaper, kill, kill_below, kill_marked
 from holdfast.core.faults import signal_name
 
 
-def run_guarded(body: Callable[[int, Lifeline], int], *, signals: Sequence[int]) -> int:
+def run_guarded(body: Callable[[int, Lifeline], int], *, signals: Sequence[int], marker: str) -> int:
     """Run `body` in a child and return its exit code; nothing it started outlives this call.
 
     `body` gets a descriptor that reads as ended when this process is gone, and the lifeline for the workers.
@@ -47,6 +48,7 @@ def run_guarded(body: Callable[[int, Lifeline], int], *, signals: Sequence[int])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     _, status = os.waitpid(agent, 0)
     kill_below()
+    kill_marked(marker)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         sys.stderr.write(f"holdfast: the agent was ended by {signal_name(-code)}; its workers were stopped\n")
@@ -58,6 +60,8 @@ def _exit_with(body: Callable[[], int]) -> None:
     code = 1
     try:
         code = body()
+    except BaseException:  # noqa: BLE001  the root of the agent process
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -32,6 +32,8 @@ WARM_FILE = Path(__file__).with_name("warm.py")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+MAX_ARGUMENT = 100_000
+"""The kernel takes no single argument above 128 KiB."""
 MAX_DEATHS = 5
 DEATH_WINDOW_S = 60.0
 
@@ -81,15 +83,20 @@ class Interpreter:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, requests.MAX_BYTES)
         spec = self._spec
         # The interpreter's command line is the room in which a worker's own has to fit.
-        padding = "-" * max(0, sum(len(os.fsencode(arg)) + 1 for arg in spec.command.argv()) - 40)
-        fds = (theirs.fileno(), self._lifeline.reader, self._lifeline.writer)
-        command = [sys.executable, "-u", str(WARM_FILE), *map(str, fds), padding]
+        room = sum(len(os.fsencode(arg)) + 1 for arg in spec.command.argv())
+        padding = ["-" * MAX_ARGUMENT] * (room // MAX_ARGUMENT) + ["-" * (room % MAX_ARGUMENT)]
+        settings = requests.Settings(
+            spec.warm, spec.cold_reason, spec.command, spec.env, spec.marker, spec.numa_binding
+        )
+        memory = os.memfd_create("holdfast-settings", 0)
+        with open(memory, "wb", closefd=False) as file:
+            file.write(msgspec.msgpack.encode(settings))
+        fds = (theirs.fileno(), self._lifeline.reader, self._lifeline.writer, memory)
+        command = [sys.executable, "-u", str(WARM_FILE), *map(str, fds), *padding]
         env = {**spec.env, **ONE_THREAD} if spec.warm else spec.env
         self._process = subprocess.Popen(command, pass_fds=fds, env=env, start_new_session=True)
         theirs.close()
-        how, target = spec.command.how, spec.command.target
-        settings = requests.Settings(spec.warm, spec.cold_reason, how, target, spec.env, spec.numa_binding)
-        ours.sendall(msgspec.msgpack.encode(settings))
+        os.close(memory)
         ours.setblocking(False)
         self._socket = ours
 

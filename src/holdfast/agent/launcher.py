@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.agent import requests
 from holdfast.agent.console import Console
-from holdfast.agent.environment import worker_args, worker_env
+from holdfast.agent.environment import worker_env
 from holdfast.agent.interpreter import Interpreter
 from holdfast.agent.logs import ERR, OUT, line_prefix, route
 from holdfast.core import workers as core
@@ -61,14 +61,9 @@ class Launcher:
         env["TORCHELASTIC_ERROR_FILE"] = str(error_file)
         env |= extra or {}
         sinks = {stream: self._sink(stream, directory, placement, local_rank) for stream in (OUT, ERR)}
-        command = spec.command
-        args = worker_args(command.args, local_rank=local_rank)
-        argv = [*command.argv()[: len(command.argv()) - len(command.args)], *args]
         request = requests.Fork(
             world.generation,
             local_rank,
-            argv,
-            args,
             env,
             str(error_file),
             sinks[OUT] is not None,

@@ -146,14 +146,17 @@ class Link:
 
     async def _converse(self, session: aiohttp.ClientSession) -> None:
         try:
-            connection = session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0)
-            async with connection as link:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                link = await session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0)
+            try:
                 await link.send_bytes(encode(self._register()))
                 writer = asyncio.create_task(self._write(link))
                 try:
                     await self._read(link)
                 finally:
                     writer.cancel()
+            finally:
+                await link.close()
         except aiohttp.WSServerHandshakeError as error:
             raise await self._refusal(session, error.status) from error
 
@@ -161,7 +164,7 @@ class Link:
         """Ask once more, plainly, for the reason that a failed upgrade does not carry."""
         if status not in (401, 426):
             return Refused(f"{self._address} answers (HTTP {status}), but it is not a holdfast master")
-        async with session.get(self._url) as response:
+        async with asyncio.timeout(DIAL_TIMEOUT_S), session.get(self._url) as response:
             return Refused(f"the master at {self._address} refused this node: {await response.text()}")
 
     def _register(self) -> Register:

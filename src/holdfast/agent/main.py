@@ -24,7 +24,7 @@ from holdfast.agent.interpreter import Event as InterpreterEvent
 from holdfast.agent.interpreter import Interpreter, Ruined
 from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.link import Identity, Link, Note, Waited
-from holdfast.agent.processes import become_subreaper, kill_below
+from holdfast.agent.processes import become_subreaper, kill_below, kill_marked
 from holdfast.agent.status import StatusLine
 from holdfast.core import workers as core
 from holdfast.core.ids import Address, Outcome
@@ -175,6 +175,7 @@ class Agent:
         """The process that the user started is gone: nobody waits for this job any more."""
         if not os.read(guard, 1):
             kill_below()
+            kill_marked(self._spec.marker)
             if not self._spec.logs.kept:
                 shutil.rmtree(self._run_dir, ignore_errors=True)
             os._exit(1)
@@ -200,6 +201,8 @@ class Agent:
             linger_s = MASTER_LINGER_S if others_wait else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
         await self._crew.close()
+        for leftover in self._run_dir.glob("journal.db*"):
+            leftover.unlink(missing_ok=True)
         self._store.close()
 
     def _conclude(self, outcome: Outcome | None, end: core.Exit) -> None:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from holdfast.spec.job import MARKER
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -77,6 +79,21 @@ def kill_below(*, keep: Collection[int] = (), reaped: dict[int, int] | None = No
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.001)
+
+
+def kill_marked(marker: str) -> None:
+    """SIGKILL every other process whose environment carries `marker`.
+
+    For what no longer has any of us above it: it was started by a process that was, in a session of its own, when
+    several of us were killed.
+    """
+    wanted = f"{MARKER}={marker}".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                kill(int(name), signal.SIGKILL)
 
 
 def _reap_children(keep: Collection[int], reaped: dict[int, int] | None) -> None:

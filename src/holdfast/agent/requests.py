@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.spec.job import Command
+
 MAX_BYTES = 1 << 20
 ASKED_FOR = "asked for"
 """The reason of a cold start that nobody has to be told."""
@@ -12,13 +14,13 @@ NO_TORCH = 96
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The first message: what all workers have in common."""
+    """What all workers have in common. It may be large, so it comes in a memory file and not over the socket."""
 
     warm: bool
     cold_reason: str
-    how: str
-    target: str
+    command: Command
     env: dict[str, str]
+    marker: str
     numa_binding: str | None
 
 
@@ -31,8 +33,6 @@ class Fork(Message, frozen=True):
 
     generation: int
     local_rank: int
-    argv: list[str]
-    args: list[str]
     env: dict[str, str]
     error_file: str
     has_stdout: bool

@@ -27,6 +27,9 @@ from typing import Any, NoReturn
 from holdfast.agent.lifeline import FD_FLOOR
 from holdfast.observe.beacon import STACK_SIGNAL
 
+FIXED_TORCH_SEED = 67280421310721
+"""What torch starts with where it does not draw a seed for each process; then forks agree as they should."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -70,6 +73,8 @@ def _dress(role: Role) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
+        if torch.initial_seed() != FIXED_TORCH_SEED:
+            torch.default_generator.seed()
         _set_threads(torch, role.env)
         if role.numa_binding is not None:
             _bind_numa(role)
@@ -156,7 +161,8 @@ def _set_title(argv: Sequence[str]) -> None:
 def _set_threads(torch: Any, env: dict[str, str]) -> None:  # noqa: ANN401  torch is imported only if the script does
     """The interpreter was warmed with one thread; give the script what it would have had."""
     asked = env.get("OMP_NUM_THREADS", "").partition(",")[0]
-    wanted = int(asked) if asked.isdecimal() and int(asked) > 0 else len(os.sched_getaffinity(0))
+    num_cores = len(os.sched_getaffinity(0))
+    wanted = min(int(asked), num_cores) if asked.isdecimal() and int(asked) > 0 else num_cores
     if wanted == 1:
         return
     torch.set_num_threads(wanted)

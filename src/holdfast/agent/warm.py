@@ -1,4 +1,4 @@
-"""`python -u warm.py SOCKET READER WRITER`: the warm interpreter, from which workers are forked.
+"""`python -u warm.py SOCKET READER WRITER SETTINGS`: the warm interpreter, from which workers are forked.
 
 It imports what the script will need, proves that it is safe to fork, and then does three things: fork on request,
 reap and report, and sweep. It has one thread, no event loop and no sockets but one, so a fork of it is clean. If
@@ -15,6 +15,7 @@ if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]
 
 import ast
+import dataclasses
 import gc
 import importlib.util
 import os
@@ -28,8 +29,9 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.agent import preload, requests
+from holdfast.agent.environment import worker_args
 from holdfast.agent.lifeline import Lifeline
-from holdfast.agent.processes import become_subreaper, die_with_parent, kill_below
+from holdfast.agent.processes import become_subreaper, die_with_parent, kill_below, kill_marked
 from holdfast.agent.script import Role, play
 
 
@@ -54,6 +56,7 @@ class Interpreter:
     def end(self) -> NoReturn:
         """The agent is gone, and so is the reason for everything below us."""
         kill_below()
+        kill_marked(self.settings.marker)
         os._exit(0)
 
 
@@ -61,7 +64,7 @@ def warm_up(settings: requests.Settings) -> str:
     """Import what the script needs; why workers must be started cold, or an empty string."""
     if settings.cold_reason or not settings.warm:
         return settings.cold_reason or requests.ASKED_FOR
-    path = preload.find_script(settings.how, settings.target)
+    path = preload.find_script(settings.command.how, settings.command.target)
     if path is None:
         return "the command is not a Python source file"
     try:
@@ -76,7 +79,7 @@ def warm_up(settings: requests.Settings) -> str:
         return reason
     if preload.open_sockets() - before:
         return "an import opened a socket"
-    directory = Path.cwd() if settings.how == "module" else path.resolve().parent
+    directory = Path.cwd() if settings.command.how == "module" else path.resolve().parent
     if hidden := preload.hidden_module(directory, sys.modules):
         return f"{directory / hidden} hides a module that is loaded already"
     return ""
@@ -159,16 +162,17 @@ def detach(it: Interpreter) -> None:
 
 def become(it: Interpreter, request: requests.Fork) -> Role:
     """What a forked worker is; a cold one is executed right here and does not return."""
-    settings = it.settings
+    settings, command = it.settings, it.settings.command
     env = {**settings.env, **request.env}
-    argv = tuple(request.argv)
+    args = worker_args(command.args, local_rank=request.local_rank)
+    argv = tuple(dataclasses.replace(command, args=args).argv())
     if it.cold_reason:
         execute(argv, env, request.error_file)
     return Role(
         argv,
-        settings.how,
-        settings.target,
-        tuple(request.args),
+        command.how,
+        command.target,
+        args,
         env,
         request.error_file,
         settings.numa_binding,
@@ -254,7 +258,9 @@ def main() -> None:
     become_subreaper()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    settings = msgspec.msgpack.decode(agent.recv(requests.MAX_BYTES), type=requests.Settings)
+    with open(int(sys.argv[4]), "rb") as memory:
+        memory.seek(0)
+        settings = msgspec.msgpack.decode(memory.read(), type=requests.Settings)
     it = Interpreter(agent, Lifeline(int(sys.argv[2]), int(sys.argv[3])), settings)
     it.cold_reason = warm_up(settings)
     gc.collect()

@@ -32,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
         return run_agent(spec, run_dir=run_dir, guard=guard, lifeline=lifeline)
 
     try:
-        return run_guarded(agent, signals=signals)
+        return run_guarded(agent, signals=signals, marker=spec.marker)
     finally:
         if not spec.logs.kept:
             shutil.rmtree(run_dir, ignore_errors=True)

@@ -41,20 +41,22 @@ class Decision:
 
 def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, rules: JobRules) -> Decision:
     """Form a world, or say why not yet. `first` leaves the door open for latecomers."""
-    ready = sorted((c for c in candidates if c.ready_at is not None), key=_order)
+    ready = [c for c in candidates if c.ready_at is not None]
     if stopping := [c.node for c in candidates if c.ready_at is None]:
         return Decision(None, f"waiting for {_names(stopping)} to stop the old workers")
     if len(ready) < rules.min_nodes:
         return Decision(None, f"{len(ready)} of {rules.min_nodes} nodes are here")
     if len(ready) >= rules.max_nodes:
-        return Decision(tuple(seat(ready[: rules.max_nodes])), f"{rules.max_nodes} of {rules.max_nodes} nodes are here")
+        reason = f"{rules.max_nodes} of {rules.max_nodes} nodes are here"
+        return Decision(_choose(ready, rules.max_nodes), reason)
     if not first:
-        return Decision(tuple(seat(ready)), f"{len(ready)} of {rules.max_nodes} nodes are here and that is enough")
+        reason = f"{len(ready)} of {rules.max_nodes} nodes are here and that is enough"
+        return Decision(_choose(ready, rules.max_nodes), reason)
     times = sorted(c.ready_at for c in ready if c.ready_at is not None)
     closes_at = times[rules.min_nodes - 1] + rules.last_call_s
     if now < closes_at:
         return Decision(None, f"{len(ready)} nodes are here, open for up to {rules.max_nodes}", closes_at)
-    return Decision(tuple(seat(ready)), f"{len(ready)} nodes are here and the door is closed")
+    return Decision(_choose(ready, rules.max_nodes), f"{len(ready)} nodes are here and the door is closed")
 
 
 def seat(members: Sequence[Candidate]) -> list[Candidate]:
@@ -80,6 +82,11 @@ def place(members: Sequence[Candidate]) -> tuple[Placement, ...]:
         placements.append(Placement(member.node, group_rank, first_rank, member.num_workers))
         first_rank += member.num_workers
     return tuple(placements)
+
+
+def _choose(ready: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
+    """The first `most` of those who are ready, seated. Sorted only here: nodes join one by one, and thousands do."""
+    return tuple(seat(sorted(ready, key=_order)[:most]))
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:

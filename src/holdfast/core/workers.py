@@ -544,8 +544,8 @@ class WorkerGroup:
 
     def _go_silent(self, *, now: float) -> list[Action]:
         """The master has not answered for too long."""
-        self._heard_at = now
         if self.spec.hosts_master:
+            self._heard_at = now
             return [ReviveMaster()]
         self.phase = NodePhase.DRAINING
         self._reason = f"cut off from the master for {self.spec.rules.fence_s:g} s"

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from holdfast.spec.strategy import Strategy
 
+MARKER = "HOLDFAST_RUN"
+"""Variable that everything below the warm interpreter inherits; its value names the run."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRules:
@@ -114,6 +117,8 @@ class NodeSpec:
     """...and at most this long; in between, ten times the pace of the steps seen so far."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     events_file: str | None = None
+    marker: str = ""
+    """Names this run in the environment of everything it starts, so that nothing of it can hide."""
     virtual_local_rank: bool = False
     numa_binding: str | None = None
     omp_num_threads: str | None = None

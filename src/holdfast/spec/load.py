@@ -9,6 +9,7 @@ import argparse
 import math
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from holdfast.errors import SpecError
 from holdfast.spec.flags import FLAGS, Flag
-from holdfast.spec.job import Command, JobRules, LogSpec, NodeSpec
+from holdfast.spec.job import MARKER, Command, JobRules, LogSpec, NodeSpec
 from holdfast.spec.strategy import Strategy, parse_strategies
 
 MASTER_PORT = 9601
@@ -89,6 +90,7 @@ def _resolve(flag: Flag, given: str | bool | None, env: Mapping[str, str]) -> Se
 def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) -> tuple[NodeSpec, list[str]]:
     """The specification of this node, and notes for the person who asked."""
     env = dict(os.environ if env is None else env)
+    marker = secrets.token_hex(8)
     settings = Settings(given, env)
     notes: list[str] = []
     command = _command(given, settings, env)
@@ -129,10 +131,11 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         hang_ceiling_s=hang[1],
         signals=_signals(settings["signals_to_handle"]),
         events_file=_writable(settings["events"]),
+        marker=marker,
         virtual_local_rank=settings.on("virtual_local_rank"),
         numa_binding=settings["numa_binding"].value,
         omp_num_threads=omp,
-        env=env,
+        env={**env, MARKER: marker},
     )
     return spec, notes
 

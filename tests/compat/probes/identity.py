@@ -1,3 +1,4 @@
+# ruff: noqa: E402, SLF001  the first statement looks at the names that were there before any import
 # What a script can see of the process it runs in, written to PROBE_DIR/RANK.json.
 NAMES = sorted(globals())
 
@@ -100,7 +101,9 @@ record = {
     "umask": oct(os.umask(0o022)),
     "niceness": os.nice(0),
     "affinity": sorted(os.sched_getaffinity(0)),
-    "handlers": {number.name: str(signal.getsignal(number)) for number in signal.valid_signals() if hasattr(number, "name")},
+    "handlers": {
+        number.name: str(signal.getsignal(number)) for number in signal.valid_signals() if hasattr(number, "name")
+    },
     "kernel_signals": status_lines("SigBlk", "SigIgn"),
     "wakeup_fd": signal.set_wakeup_fd(-1),
     "num_threads": threading.active_count(),

@@ -1,0 +1,228 @@
+"""What a node does without being told: it beats, fences itself, revives its master, and obeys the person there."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from driving import RULES, Node, reports, without_reports, world
+
+from holdfast.core import workers as core
+from holdfast.core.ids import Finish, NodePhase, NodeStatus, Outcome, Run, Stop
+
+TERM, INT, HUP, QUIT = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
+
+
+def sent(node: Node, number: int) -> list[core.Action]:
+    return node.handle(core.SignalReceived(number))
+
+
+# --- beating --------------------------------------------------------------------------------------------------
+
+
+def test_a_node_repeats_its_status_once_a_beat():
+    node = Node()
+    assert node.group.next_deadline() == 1.0
+    assert node.wait(0.9) == []
+    assert node.wait(1.0) == [core.Report(1, NodeStatus(NodePhase.READY, 0))]
+    assert node.group.next_deadline() == 2.0
+
+
+def test_any_report_is_a_beat():
+    node = Node()
+    node.now = 0.5
+    node.order(Stop(1, "called off"))
+    assert node.group.next_deadline() == 1.5
+
+
+# --- silence --------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_not_heard_kills_its_workers_before_the_master_gives_them_away():
+    node = Node()
+    node.run()
+    assert without_reports(node.wait(8.9)) == []
+    assert without_reports(node.wait(9.0)) == [core.Sweep()]
+    assert node.now < RULES.lease_s
+    assert node.status().reason == "cut off from the master for 9 s"
+    node.handle(core.Swept())
+    assert node.status().phase is NodePhase.READY
+
+
+def test_a_node_that_fenced_itself_starts_nothing_until_it_is_heard_again():
+    node = Node()
+    node.run()
+    node.wait(9.0)
+    node.handle(core.Swept())
+    assert node.order(Run(world(2))) == []
+    node.handle(core.Heard(8.0))
+    assert without_reports(node.order(Run(world(2)))) != []
+
+
+def test_an_answer_counts_from_when_the_question_was_sent():
+    node = Node()
+    node.run()
+    node.now = 8.0
+    node.handle(core.Heard(3.0))
+    node.handle(core.Heard(2.0))
+    assert without_reports(node.wait(11.9)) == []
+    assert without_reports(node.wait(12.0)) == [core.Sweep()]
+
+
+def test_draining_workers_are_fenced_too_and_only_once():
+    node = Node(drain_s=60.0)
+    node.run()
+    node.order(Stop(1, "why"))
+    assert without_reports(node.wait(9.0)) == [core.Sweep()]
+    assert without_reports(node.wait(30.0)) == []
+
+
+def test_a_node_without_workers_has_nothing_to_fence():
+    node = Node()
+    assert without_reports(node.wait(1000.0)) == []
+    node.handle(core.Heard(1000.0))
+    node.run()
+    node.exit(0)
+    node.exit(1)
+    node.handle(core.Swept())
+    assert without_reports(node.wait(3000.0)) == []
+
+
+def test_the_node_that_hosts_the_master_revives_it_instead():
+    node = Node(hosts_master=True)
+    node.run()
+    silence_s = core.REVIVE_LEASES * RULES.lease_s
+    assert without_reports(node.wait(silence_s - 0.1)) == []
+    assert without_reports(node.wait(silence_s)) == [core.ReviveMaster()]
+    assert node.status().phase is NodePhase.RUNNING
+    assert without_reports(node.wait(2 * silence_s - 0.1)) == []
+    assert without_reports(node.wait(2 * silence_s)) == [core.ReviveMaster()]
+
+
+# --- signals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [INT, QUIT])
+def test_an_interrupt_ends_the_whole_job(number):
+    node = Node()
+    node.run()
+    actions = sent(node, number)
+    (status,) = reports(actions)
+    assert (status.phase, status.end_job) == (NodePhase.DRAINING, 128 + number)
+    assert status.reason == f"{number.name} received on a"
+    assert without_reports(actions) == [core.Forward(number)]
+
+
+def test_after_an_interrupt_the_node_stays_until_the_master_says_how_the_job_ended():
+    node = Node()
+    node.run()
+    sent(node, INT)
+    node.exit(0, 130)
+    node.exit(1, 130)
+    (status,) = reports(node.handle(core.Swept()))
+    assert (status.phase, status.end_job) == (NodePhase.READY, 130)
+    outcome = Outcome(130, "SIGINT received on a")
+    assert without_reports(node.order(Finish(outcome))) == [core.Sweep()]
+    assert node.handle(core.Swept()) == [core.Exit(130, "SIGINT received on a", outcome)]
+
+
+def test_after_an_interrupt_nothing_is_started_and_the_reason_stays():
+    node = Node()
+    sent(node, INT)
+    node.handle(core.Swept())
+    assert node.order(Run(world(1))) == []
+    assert node.status().reason == "SIGINT received on a"
+
+
+def test_workers_get_the_long_grace_when_a_person_stops_them():
+    node = Node(drain_s=5.0, shutdown_s=20.0)
+    node.run()
+    sent(node, INT)
+    node.handle(core.Heard(19.0))
+    assert without_reports(node.wait(19.9)) == []
+    assert without_reports(node.wait(20.0)) == [core.Sweep()]
+
+
+def test_a_master_that_never_answers_an_interrupt_is_not_waited_for():
+    node = Node(shutdown_s=20.0)
+    sent(node, INT)
+    node.handle(core.Swept())
+    assert without_reports(node.wait(29.9)) == []
+    assert without_reports(node.wait(30.0)) == [core.Sweep()]
+    assert node.handle(core.Swept()) == [core.Exit(130, "SIGINT received on a", None)]
+
+
+def test_the_masters_answer_ends_the_waiting():
+    node = Node(shutdown_s=20.0, drain_s=100.0)
+    node.run()
+    sent(node, INT)
+    node.order(Finish(Outcome(130, "over")))
+    node.handle(core.Heard(29.0))
+    node.wait(20.0)
+    assert without_reports(node.wait(31.0)) == []
+    assert node.handle(core.Swept())[-1].reason == "over"
+
+
+def test_a_termination_takes_this_node_out_of_the_job():
+    node = Node()
+    node.run()
+    actions = sent(node, TERM)
+    assert reports(actions)[0].phase is NodePhase.LEAVING
+    assert reports(actions)[0].end_job is None
+    assert without_reports(actions) == [core.Forward(TERM)]
+    assert node.order(Stop(1, "why")) == []
+    assert node.order(Finish(Outcome(0, "over"))) == []
+    node.exit(0, None, signal=TERM)
+    node.exit(1, None, signal=TERM)
+    (last, end) = node.handle(core.Swept())
+    assert last.status.phase is NodePhase.LEFT
+    assert end == core.Exit(143, "SIGTERM received on a", None)
+
+
+def test_a_termination_of_the_node_that_hosts_the_master_ends_the_job():
+    node = Node(hosts_master=True)
+    assert reports(sent(node, TERM))[0].end_job == 143
+
+
+def test_a_second_signal_means_now():
+    node = Node()
+    node.run()
+    sent(node, INT)
+    assert sent(node, INT) == [core.Sweep()]
+    assert node.handle(core.Swept())[-1] == core.Exit(130, "SIGINT received", None)
+
+
+def test_a_second_signal_keeps_the_way_out_of_the_first():
+    node = Node()
+    node.run()
+    sent(node, TERM)
+    assert sent(node, INT) == [core.Sweep()]
+    assert node.handle(core.Swept())[-1] == core.Exit(143, "SIGTERM received on a", None)
+
+
+def test_a_hang_up_is_the_loss_of_the_node_and_leaves_no_time_to_drain():
+    node = Node()
+    node.run()
+    assert sent(node, HUP) == [core.Sweep()]
+    assert node.exit(0, None, signal=signal.SIGKILL) == []
+    (last, end) = node.handle(core.Swept())
+    assert (last.status.phase, last.status.reason) == (NodePhase.LEFT, "SIGHUP received")
+    assert end == core.Exit(129, "SIGHUP received", None)
+
+
+def test_a_termination_after_the_end_does_not_change_the_outcome():
+    node = Node()
+    node.run()
+    node.order(Finish(Outcome(3, "over")))
+    sent(node, TERM)
+    node.exit(0, None, signal=TERM)
+    node.exit(1, None, signal=TERM)
+    assert node.handle(core.Swept())[-1].code == 3
+
+
+def test_a_cut_off_node_that_was_leaving_still_leaves():
+    node = Node(shutdown_s=60.0)
+    node.run()
+    sent(node, TERM)
+    assert without_reports(node.wait(9.0)) == [core.Sweep()]
+    assert node.handle(core.Swept())[-1] == core.Exit(143, "SIGTERM received on a", None)
