@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -35,13 +36,14 @@ class Victim:
         threading.Thread(target=self._obey, daemon=True).start()
 
     def _obey(self) -> None:
-        while True:
-            match self.line.recv():
-                case "sever":
-                    self.group.sever()
-                    self.line.send("severed")
-                case "release":
-                    self.released.set()
+        with contextlib.suppress(EOFError):
+            while True:
+                match self.line.recv():
+                    case "sever":
+                        self.group.sever()
+                        self.line.send("severed")
+                    case "release":
+                        self.released.set()
 
     def attempt(self, wait: Callable[[], Any]) -> None:
         """Report how a wait ends."""
@@ -49,7 +51,7 @@ class Victim:
         try:
             wait()
         except Exception as error:  # noqa: BLE001  the error is the result
-            self.line.send(("raised", type(error).__name__, str(error).splitlines()[:1]))
+            self.line.send(("raised", type(error).__name__, str(error)))
         else:
             self.line.send(("returned", "", ""))
 
@@ -104,7 +106,7 @@ def in_loader(line: Connection, port: int) -> None:
         os.write(dataset.writer, b"x")
 
     threading.Thread(target=release, daemon=True).start()
-    victim.attempt(lambda: list(DataLoader(dataset, num_workers=1)))
+    victim.attempt(lambda: list(DataLoader(dataset, num_workers=1, multiprocessing_context="fork")))
     victim.attempt(lambda: dist.all_reduce(torch.ones(8)))
 
 

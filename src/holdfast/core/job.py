@@ -566,7 +566,7 @@ class Job:
         self.phase = Phase.RUNNING
         self.waiting_reason = ""
         self._gather_until = self._decide_at = None
-        self._failures, self._succeeded, self._started = [], set(), set()
+        self._failures, self._succeeded, self._started, self._pids = [], set(), set(), {}
         self._blame_worker = False
         self.world = World(self.generation, self.restart_count, place(members), members[0].store)
         for placement in self.world.placements:

@@ -72,7 +72,7 @@ class Data:
         return len(self.local_ids(step, rank=rank, size=size)) / len(self.global_ids(step))
 
     def batches(self, step: int, *, rank: int, size: int) -> list[Any]:
-        """This rank's micro-batches of a step; when it is run again they are read again, as it may have changed them."""
+        """This rank's micro-batches of a step; read again when it is run again, as it may have changed them."""
         key = (step, rank, size)
         if self._last == key:
             return self._fetch(step, self.local_ids(step, rank=rank, size=size))

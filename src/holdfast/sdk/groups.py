@@ -19,10 +19,10 @@ from torch.distributed import distributed_c10d
 
 from holdfast.core.ids import Address
 
-CONNECT_S = 5.0
+CONNECT_S = 2.0
 CONNECT_PER_RANK_S = 0.05
-"""For ranks that are all there to connect. Whoever waits for a peer to connect to it has no socket yet that could be
-shut: should that peer die just then, nothing but this ends the wait."""
+"""For ranks that are all there to connect; gloo waits five times as long. Whoever waits for a peer to connect to it has
+no socket yet that could be shut: should that peer die just then, nothing but this ends the wait."""
 
 Socket = tuple[int, str]
 """A descriptor with the inode it stood for: descriptors are used again, inodes are not."""
@@ -83,7 +83,7 @@ class Group:
             self._await_everyone(store)
             connect = timedelta(seconds=CONNECT_S + CONNECT_PER_RANK_S * self.size)
             dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=connect)
-            distributed_c10d._set_pg_timeout(self._timeout)
+            distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001  torch has no public way
             self._note_sockets()
         except (RuntimeError, dist.DistError) as error:
             if self._severed:

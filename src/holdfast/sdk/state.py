@@ -61,7 +61,7 @@ class Protected:
             self.extras[name].load_state_dict(state)
             if isinstance(self.extras[name], torch.amp.GradScaler):
                 # What it did for each optimizer since its last update is not in its state.
-                self.extras[name]._per_optimizer_states.clear()
+                self.extras[name]._per_optimizer_states.clear()  # noqa: SLF001
 
     def forget(self) -> None:
         """What was remembered is committed: it must not be put back any more."""
