@@ -70,6 +70,7 @@ class Interpreter:
         self._socket: socket.socket | None = None
         self._workers: dict[int, requests.Started] = {}
         self._orphans: dict[int, requests.Started] = {}
+        self._sweeping = False
         self._adopted = False
         """Whether processes of a dead interpreter may be below us."""
         self._budget = Budget(MAX_DEATHS, window_s=DEATH_WINDOW_S)
@@ -133,6 +134,7 @@ class Interpreter:
         if self._socket is None or not self.ready.is_set():
             self._notify(requests.Swept(clean=True))
         else:
+            self._sweeping = True
             self._send(requests.Sweep(), [])
 
     async def stop(self) -> None:
@@ -177,6 +179,8 @@ class Interpreter:
                 self._workers[reply.pid] = reply
             case requests.Exited():
                 self._workers.pop(reply.pid, None)
+            case requests.Swept():
+                self._sweeping = False
             case _:
                 pass
         self._notify(reply)
@@ -196,6 +200,11 @@ class Interpreter:
         for pid in list(self._orphans):
             self._watch_orphan(pid)
         self._notify(Died(reason))
+        if self._sweeping:
+            # It was told to sweep and died over it: what it left is below us now.
+            self._sweeping = False
+            self._sweep_orphans()
+            self._notify(requests.Swept(clean=True))
         if not self._budget.spend(now=asyncio.get_running_loop().time()):
             text = f"the warm interpreter died {MAX_DEATHS} times within {DEATH_WINDOW_S:g} s, last {reason}"
             self._notify(Ruined(JobError(text)))

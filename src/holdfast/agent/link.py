@@ -92,6 +92,7 @@ class Link:
         self._sent_at: dict[int, float] = {}
         self._connected = False
         self._ever_connected = False
+        self._dialled_at = 0.0
         self._backoff = Backoff()
 
     def report(self, report: Report) -> None:
@@ -113,6 +114,8 @@ class Link:
         async with aiohttp.ClientSession(headers=self._headers(), timeout=timeout) as session:
             while True:
                 self._connected = False
+                # What an answer proves, it proves for the time of the question.
+                self._dialled_at = loop.time()
                 try:
                     await self._converse(session)
                     trouble = "the master closed the connection"
@@ -126,7 +129,7 @@ class Link:
                         error.os_error, ConnectionRefusedError
                     ):
                         # Its host is there and says that nobody listens: a dead master replaces nobody.
-                        self._notify(Heard(loop.time()))
+                        self._notify(Heard(self._dialled_at))
                 if self._connected:
                     attempt, since, said = 0, loop.time(), ""
                 limit_s = self._spec.rules.join_timeout_s
@@ -210,7 +213,7 @@ class Link:
                 case Accepted():
                     self._connected = self._ever_connected = True
                     self._sent_at.clear()
-                    self._notify(Heard(asyncio.get_running_loop().time()))
+                    self._notify(Heard(self._dialled_at))
                     self._fresh.set()
                 case Denied() as denied:
                     raise Refused(

@@ -62,13 +62,14 @@ class Driver:
     @classmethod
     def restore(cls, make_job: Callable[[float], core.Job], *, journal: Journal) -> Driver:
         """The job as the journal left it, or a new one if the journal is empty."""
-        past = list(journal.replay())
         now = time.monotonic()
+        began = journal.started_at(now)
+        past = list(journal.replay())
         if not past:
             return cls(make_job(now), journal, offset_s=0.0, started_at=now)
         # A monotonic clock starts anew with the machine; the job's time must not go back.
-        first, last = past[0][0], past[-1][0]
-        driver = cls(make_job(first), journal, offset_s=max(0.0, last - now), started_at=first)
+        last = past[-1][0]
+        driver = cls(make_job(began), journal, offset_s=max(0.0, last - now), started_at=began)
         for then, wall, event in past:
             for action in driver.job.handle(event, now=then):
                 if isinstance(action, core.Tale):

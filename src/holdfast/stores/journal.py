@@ -43,13 +43,21 @@ class Journal:
         except sqlite3.Error as error:
             raise JobError(f"the journal {path} cannot be opened: {error}") from error
 
+    def started_at(self, now: float) -> float:
+        """When the job began: `now`, unless the journal knows better."""
+        self._db.execute("INSERT OR IGNORE INTO journal (seq, now) VALUES (0, ?)", (now,))
+        began: float = self._db.execute("SELECT now FROM journal WHERE seq = 0").fetchone()[0]
+        return began
+
     def append(self, event: job.Event, *, now: float, wall: float) -> None:
         """`now` is what the core was told; `wall` is for people only."""
         row = (now, wall, type(event).__name__, msgspec.msgpack.encode(event))
         self._db.execute("INSERT INTO journal (now, wall, kind, event) VALUES (?, ?, ?, ?)", row)
 
     def replay(self) -> Iterator[tuple[float, float, job.Event]]:
-        for now, wall, kind, data in self._db.execute("SELECT now, wall, kind, event FROM journal ORDER BY seq"):
+        for now, wall, kind, data in self._db.execute(
+            "SELECT now, wall, kind, event FROM journal WHERE seq > 0 ORDER BY seq"
+        ):
             event: job.Event = msgspec.msgpack.decode(data, type=_EVENTS[kind])
             yield now, wall, event
 
