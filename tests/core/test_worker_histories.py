@@ -94,6 +94,9 @@ class History:
                 self.alive = set(range(placement.num_workers))
                 for local_rank in range(placement.num_workers):
                     self.step(core.WorkerStarted(local_rank, 11 + local_rank))
+            case "attached" if self.alive:
+                self.step(core.WorkerAttached(11 + min(self.alive)))
+                self.step(core.WorkerAttached(11 + max(self.alive)))
             case "launch failed" if self.launching is not None:
                 generation = self.launching.world.generation
                 self.launching = None
@@ -129,6 +132,7 @@ class History:
 WORDS = st.sampled_from(
     ["run"] * 4
     + ["launched"] * 5
+    + ["attached"] * 5
     + ["exit"] * 4
     + ["swept"] * 8
     + ["heard"] * 5

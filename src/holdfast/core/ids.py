@@ -113,6 +113,10 @@ class NodeStatus:
     failures: tuple[WorkerFailure, ...] = ()
     pids: tuple[int, ...] = ()
     """By local rank, while the node has workers; 0 stands for one that is not there."""
+    reason: str = ""
+    """Why the node is draining or leaving, when that is not a worker's failure."""
+    end_job: int | None = None
+    """Set when the person at this node wants the whole job to end, with this exit code."""
     attached: bool = False
     """Every worker that lives uses the SDK, and none has ended well: they can be told to join another world."""
     faults: tuple[StepFault, ...] = ()
@@ -120,10 +124,6 @@ class NodeStatus:
     """The newest generation in which every worker here has committed a step."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What the last repair cost the slowest worker here, by phase."""
-    reason: str = ""
-    """Why the node is draining or leaving, when that is not a worker's failure."""
-    end_job: int | None = None
-    """Set when the person at this node wants the whole job to end, with this exit code."""
 
 
 @dataclass(frozen=True, slots=True)

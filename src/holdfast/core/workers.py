@@ -323,12 +323,12 @@ class WorkerGroup:
             # Failures belong to the generation that ran, not to one that was called off before it started here.
             tuple(self._failures) if generation == self.generation else (),
             self._pids(),
-            self._is_attached(),
+            self._reason,
+            self._end_job,
+            self.phase in ACTIVE and self._can_move(),
             tuple(self._faults),
             min(self._committed.values()) if len(self._committed) == len(self._pids()) > 0 else 0,
             self._timings_ms,
-            self._reason,
-            self._end_job,
         )
 
     # --- orders -----------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class WorkerGroup:
         if local is None or self._world is None:
             return []
         self._attached.add(pid)
-        return [self._invite(local, pid), self._report(now=now)] if self._is_attached() else [self._invite(local, pid)]
+        return [self._invite(local, pid), self._report(now=now)] if self._can_move() else [self._invite(local, pid)]
 
     def _invite(self, local_rank: int, pid: int) -> Invite:
         assert self._world is not None, "there is a world to join"
@@ -465,7 +465,7 @@ class WorkerGroup:
         if event.exit_code != 0:
             self._failures.append(self._failure(event, self._placement))
         if self.phase in ACTIVE and event.exit_code != 0:
-            if not self._is_attached():
+            if not self._can_move():
                 return self._drain("", now=now)
             self.phase = NodePhase.BROKEN
             return [self._report(now=now)]
@@ -563,10 +563,10 @@ class WorkerGroup:
             return ()
         return tuple(self._alive.get(local, 0) for local in range(self._placement.num_workers))
 
-    def _is_attached(self) -> bool:
+    def _can_move(self) -> bool:
         """Whether what lives here can go on in another world."""
         known = self._attached | self._newcomers
-        return not self._any_ended and all(pid in known for pid in self._alive.values())
+        return bool(known) and not self._any_ended and all(pid in known for pid in self._alive.values())
 
     def _local_rank_of(self, pid: int) -> int | None:
         return next((local for local, each in self._alive.items() if each == pid), None)

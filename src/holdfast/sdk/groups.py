@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -103,7 +104,7 @@ class Group:
         # they have to be the same on every rank, newcomers included.
         distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way
 
-    def _await_everyone(self, store: dist.Store) -> None:
+    def _await_everyone(self, store: Any) -> None:  # noqa: ANN401  torch does not export the type
         if store.add("arrived", 1) == self.size:
             store.set("all arrived", b"")
         store.wait(["all arrived"], self._timeout)
