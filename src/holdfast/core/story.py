@@ -143,11 +143,15 @@ class IncidentOpened:
     kind: ClassVar[str] = "incident_opened"
     level: ClassVar[str] = "warning"
     number: int
+    """Counts the incidents of the job."""
     generation: int
     """The world that repairs it."""
     symptom: str
+    """What was seen first, in words."""
     strategy: str
+    """`retry` or `recover-in-place`."""
     reason: str
+    """Why that strategy, and why not a finer one."""
 
     def __str__(self) -> str:
         return f"incident {self.number}: {self.symptom}; {self.strategy}: {self.reason}"
@@ -160,6 +164,7 @@ class IncidentClosed:
     kind: ClassVar[str] = "incident_closed"
     level: ClassVar[str] = "info"
     number: int
+    """Of the incident that ends here."""
     verdict: str
     """`repaired`, or `followed` by another incident."""
     total_ms: float
