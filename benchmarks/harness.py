@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
 from processes import descendants, end, pss_bytes, snapshot, uninterrupted
-from records import Record, StepReader
+from records import Attempt, Record, StepReader, read_attempts
 
 WORKLOAD = Path(__file__).with_name("workload.py")
+SDK_WORKLOAD = Path(__file__).with_name("sdk_workload.py")
 NUM_WORKERS = 4
 MAX_RESTARTS = 3
 POLL_S = 0.01
@@ -33,11 +34,21 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True)
 class Launcher:
+    """A command that understands torchrun's flags, and the script it runs."""
+
     command: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    """Flags of its own; `{folder}` stands for the job's folder."""
+    script: Path = WORKLOAD
+    arguments: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
         return cls(tuple(shlex.split(text)))
+
+    def with_(self, *, flags: Sequence[str] = (), arguments: Sequence[str] = ()) -> Self:
+        """This launcher with more flags, or more arguments for the script."""
+        return replace(self, flags=(*self.flags, *flags), arguments=(*self.arguments, *arguments))
 
     @property
     def name(self) -> str:
@@ -50,7 +61,8 @@ class Launcher:
             f"--nproc-per-node={NUM_WORKERS}",
             f"--max-restarts={MAX_RESTARTS}",
         ]
-        return [*self.command, *flags, str(WORKLOAD), str(folder), *options]
+        own = [flag.format(folder=folder) for flag in self.flags]
+        return [*self.command, *flags, *own, str(self.script), str(folder), *self.arguments, *options]
 
 
 class Job:
@@ -136,10 +148,30 @@ class Job:
 
     def kill_worker(self, rank: int) -> tuple[int, float]:
         """SIGKILL, without warning; returns the pid and when."""
+        return self.signal_worker(rank, signal.SIGKILL)
+
+    def signal_worker(self, rank: int, number: signal.Signals) -> tuple[int, float]:
         pid = self.worker_pids()[rank]
-        killed_at = monotonic()
-        os.kill(pid, signal.SIGKILL)
-        return pid, killed_at
+        sent_at = monotonic()
+        os.kill(pid, number)
+        return pid, sent_at
+
+    def wait_for_end(self, *, timeout_s: float) -> None:
+        """Until the launcher has ended with 0."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=timeout_s)
+        if self._process.returncode != 0:
+            code = self._process.returncode
+            outcome = f"did not end within {timeout_s:.0f} s" if code is None else f"ended with {code}"
+            raise JobFailed(f"{outcome}{self._tail()}")
+
+    def attempts(self) -> list[list[Attempt]]:
+        """Every step that was begun, by rank; for a job that has ended."""
+        return [read_attempts(self.folder / f"attempts-{rank}") for rank in range(NUM_WORKERS)]
+
+    def weights(self) -> list[str]:
+        """A digest of the final weights, by rank; for a job that has ended."""
+        return [(self.folder / f"weights-{rank}").read_text() for rank in range(NUM_WORKERS)]
 
     def release(self, turns: int) -> None:
         """Let the gated workers have this many turns more, each of `gate` steps."""

@@ -65,7 +65,7 @@ def table(results: Results) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if results.steady:
-        lines += ["", ratio_line(results)]
+        lines += ["", ratio_line(results.pair, results.steady, block=results.settings["block"])]
     lines += [f"{row.role}: {row.failure}" for row in results.restarts if row.failure]
     return "\n".join(lines)
 
@@ -105,23 +105,20 @@ def steady_rows(samples: list[Turns]) -> list[list[str]]:
     return [["step, both jobs in turns, ms", baseline, candidate]]
 
 
-def ratio_line(results: Results) -> str:
-    ratios = [turns.ratio for turns in results.steady]
-    low, high = ratio_interval(results.steady)
+def ratio_line(pair: Pair, samples: list[Turns], *, block: int) -> str:
+    ratios = [turns.ratio for turns in samples]
+    low, high = ratio_interval(samples)
     return (
-        f"step time {results.pair.candidate.name} / {results.pair.baseline.name}: "
+        f"step time {pair.candidate.name} / {pair.baseline.name}: "
         f"{median(ratios):.4f}, 95 % interval {low:.4f}-{high:.4f} "
-        f"({len(ratios)} pairs of {results.settings['block']} steps each)"
+        f"({len(ratios)} pairs of {block} steps each)"
     )
 
 
 def document(results: Results) -> dict[str, Any]:
     """Everything needed to check the table or to draw another one."""
-    ratios = [turns.ratio for turns in results.steady]
     return {
-        "command_line": sys.argv,
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        **circumstances(),
         "settings": results.settings,
         "launchers": {
             "baseline": results.pair.baseline.command,
@@ -129,8 +126,24 @@ def document(results: Results) -> dict[str, Any]:
         },
         "restart": [asdict(sample) for sample in results.restarts],
         "overhead": [asdict(sample) for sample in results.overhead],
-        "steady": [asdict(turns) | {"ratio": turns.ratio} for turns in results.steady],
-        "step_ratio": ratios and {"median": median(ratios), "interval_95": ratio_interval(results.steady)},
+        **steady_document(results.steady),
+    }
+
+
+def circumstances() -> dict[str, Any]:
+    """When, where and how this was measured."""
+    return {
+        "command_line": sys.argv,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+    }
+
+
+def steady_document(samples: list[Turns]) -> dict[str, Any]:
+    ratios = [turns.ratio for turns in samples]
+    return {
+        "steady": [asdict(turns) | {"ratio": turns.ratio} for turns in samples],
+        "step_ratio": ratios and {"median": median(ratios), "interval_95": ratio_interval(samples)},
     }
 
 

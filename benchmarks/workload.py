@@ -1,28 +1,21 @@
 """The training script that the benchmark runs under every launcher, unmodified.
 
 A plain DDP script with its own checkpoints, like any user's, which also leaves traces for the
-harness in its folder: `pid-R` while rank R runs, and `steps-R`, one record per finished step.
+harness in its folder: `pid-R` while rank R runs, and one record per step begun and finished.
 With --gate it waits before every so many steps for a byte in the FIFO `gate-R`, so that two jobs
 can take turns on one machine without either being stopped or slowed.
 """
 
 import argparse
-import os
+from datetime import timedelta
 from pathlib import Path
 
+import task
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from records import StepWriter
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-BATCH, INPUTS, CLASSES = 32, 784, 10
-
-
-def build_model() -> nn.Module:
-    layers = nn.Linear(INPUTS, 1024), nn.ReLU(), nn.Linear(1024, 144), nn.ReLU()
-    return nn.Sequential(*layers, nn.Linear(144, CLASSES))
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -41,36 +34,44 @@ def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimiz
     path.with_suffix(".tmp").replace(path)
 
 
-def announce(path: Path) -> None:
-    """Publish this process's pid, whole or not at all."""
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(str(os.getpid()))
-    unfinished.replace(path)
+class Order:
+    """Which samples a rank uses at a step; follows from the step alone."""
+
+    def __init__(self, size: int, *, global_batch: int) -> None:
+        self._size, self._batch = size, global_batch
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def ids(self, step: int, rank: int, num_ranks: int) -> torch.Tensor:
+        epoch, at = divmod((step - 1) * self._batch, self._size)
+        if epoch != self._epoch:
+            random = torch.Generator().manual_seed(epoch)
+            self._epoch, self._order = epoch, torch.randperm(self._size, generator=random)
+        share = self._batch // num_ranks
+        return self._order[at + rank * share : at + (rank + 1) * share]
 
 
 def train(args: argparse.Namespace, rank: int) -> None:
-    torch.manual_seed(0)
-    model = build_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model, optimizer = task.build(large=args.large)
+    samples = task.samples()
+    order = Order(len(samples), global_batch=task.global_batch(large=args.large))
     checkpoint = args.folder / "checkpoint.pt"
     done = load(checkpoint, model, optimizer)
     network = DistributedDataParallel(model)
 
-    log = StepWriter(args.folder / f"steps-{rank}")
-    gate = os.open(args.folder / f"gate-{rank}", os.O_RDONLY) if args.gate else None
+    trace = task.Trace(args.folder, rank)
+    gate = task.Gate(args.folder, rank, every=args.gate)
     for step in range(done + 1, args.steps + 1):
-        # An empty read means that the harness is gone.
-        if gate is not None and (step - 1) % args.gate == 0 and not os.read(gate, 1):
+        if gate.is_shut(step):
             break
-        random = torch.Generator().manual_seed(step * dist.get_world_size() + rank)
-        labels = torch.randint(CLASSES, (BATCH,), generator=random)
-        images = torch.randn(BATCH, INPUTS, generator=random) + labels[:, None] / CLASSES
+        images, labels, ids = samples[order.ids(step, rank, dist.get_world_size())]
+        trace.began(step, ids)
         optimizer.zero_grad()
         F.cross_entropy(network(images), labels).backward()
         optimizer.step()
-        log.finished(step)
+        trace.finished(step)
         if rank == 0 and args.checkpoint_every and step % args.checkpoint_every == 0:
             save(checkpoint, step, model, optimizer)
+    trace.ended(model)
 
 
 def main() -> None:
@@ -79,11 +80,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
     parser.add_argument("--gate", type=int, default=0, metavar="STEPS", help="length of a turn")
+    parser.add_argument("--large", action="store_true", help="the large model")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="of a collective")
     args = parser.parse_args()
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    announce(args.folder / f"pid-{rank}")
-    train(args, rank)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
+    train(args, dist.get_rank())
     dist.destroy_process_group()
 
 

@@ -57,6 +57,9 @@ VARIABLES = {
     "TORCHELASTIC_ERROR_FILE": "Where this worker leaves the traceback of an uncaught exception.",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1` unless you set it.",
     "OMP_NUM_THREADS": "`1` if a node has several workers and you did not set it.",
+    "HOLDFAST_AGENT": "Socket on which the SDK in this worker speaks to its agent.",
+    "HOLDFAST_BEACON": "File in which the SDK shows how far this worker is.",
+    "HOLDFAST_LAUNCHED_AT": "When the agent asked for this process, in seconds of the machine's monotonic clock.",
     "HOLDFAST_GENERATION": "Number of the world this worker belongs to; grows with every start. torchrun has no such.",
 }
 
@@ -151,7 +154,7 @@ def variable_table() -> str:
     )
     world = World(1, 0, (placement,), Address("127.0.0.1", 1))
     # The launcher adds the error file, whose place depends on the run.
-    found = {*worker_env(spec, world, placement, local_rank=0), "TORCHELASTIC_ERROR_FILE"}
+    found = {*worker_env(spec, world, placement, local_rank=0, agent=Path(), beacon=Path()), "TORCHELASTIC_ERROR_FILE"}
     if found != VARIABLES.keys():
         raise Stale(f"VARIABLES in this script and worker_env() differ in {sorted(found ^ VARIABLES.keys())}")
     return _table(["variable", "meaning"], [[f"`{name}`", text] for name, text in VARIABLES.items()])
@@ -196,7 +199,7 @@ def examples() -> dict[str, dict[str, Any]]:
             raise Stale(f"{EXAMPLES.name}: the {entry['kind']} entry has other fields than {cls.__name__} today")
         record = msgspec.convert(own, cls, str_keys=True)
         wall = datetime.fromisoformat(entry["at"]).astimezone(UTC)
-        found[entry["kind"]] = make_entry(record, seq=entry["seq"], elapsed_s=entry["elapsed_s"], wall=wall)
+        found[entry["kind"]] = make_entry(record, seq=entry["seq"], elapsed_s=entry["elapsed_s"], wall=wall.timestamp())
     if missing := [kind for kind in RECORDS if kind not in found]:
         raise Stale(f"{EXAMPLES.name} lacks an entry of kind {', '.join(missing)}: take one from a real --events file")
     return {kind: found[kind] for kind in RECORDS}
@@ -230,7 +233,7 @@ def _json_type(hint: object) -> str:
         name = _value_name(hint)
         return f"[{name}](#{name})"
     names: dict[object, str] = {str: "string", int: "number", float: "number", bool: "boolean"}
-    return names[hint]
+    return "string" if isinstance(hint, type) and issubclass(hint, str) else names[hint]
 
 
 def _value_name(cls: object) -> str:

@@ -30,7 +30,13 @@ THROUGH_MULTIPROCESSING = {
 }
 """For --run-path, torchrun has multiprocessing start a function in place of a script, and that shows."""
 
-OURS_ALONE = {"HOLDFAST_GENERATION"}
+OURS_ALONE = {
+    "HOLDFAST_AGENT",
+    "HOLDFAST_BEACON",
+    "HOLDFAST_GENERATION",
+    "HOLDFAST_LAUNCHED_AT",
+    "HOLDFAST_RUN",
+}
 MAY_DIFFER = {
     "MASTER_ADDR",
     "MASTER_PORT",

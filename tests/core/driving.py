@@ -150,11 +150,15 @@ class Node:
         """Run a generation until its two workers are alive."""
         self.handle(workers.Heard(self.now))
         self.order(Run(world(generation)))
-        return self.handle(workers.WorkersLaunched(generation, (11, 12)))
+        return self.started()
+
+    def started(self) -> list[workers.Action]:
+        """Both workers are alive."""
+        return self.handle(workers.WorkerStarted(0, 11)) + self.handle(workers.WorkerStarted(1, 12))
 
     def exit(self, local_rank: int, code: int | None = 0, **more: object) -> list[workers.Action]:
         pid = 11 + local_rank
-        event = workers.WorkerExited(self.group.generation, local_rank, pid, code, more.pop("signal", None), **more)
+        event = workers.WorkerExited(local_rank, pid, code, more.pop("signal", None), **more)
         return self.handle(event)
 
     def wait(self, until: float) -> list[workers.Action]:

@@ -89,10 +89,14 @@ class History:
             case "finish" if amount < 0.1:
                 self.step(core.OrderReceived(Finish(Outcome(0, "over"))))
             case "launched" if self.launching is not None:
-                placement, generation = self.launching.placement, self.launching.world.generation
+                placement = self.launching.placement
                 self.launching = None
                 self.alive = set(range(placement.num_workers))
-                self.step(core.WorkersLaunched(generation, (11, 12)))
+                for local_rank in range(placement.num_workers):
+                    self.step(core.WorkerStarted(local_rank, 11 + local_rank))
+            case "attached" if self.alive:
+                self.step(core.WorkerAttached(11 + min(self.alive)))
+                self.step(core.WorkerAttached(11 + max(self.alive)))
             case "launch failed" if self.launching is not None:
                 generation = self.launching.world.generation
                 self.launching = None
@@ -101,11 +105,11 @@ class History:
                 local_rank = min(self.alive)
                 self.alive.discard(local_rank)
                 code = 0 if amount < 0.7 else 1
-                self.step(core.WorkerExited(self.group.generation, local_rank, 11 + local_rank, code, None))
+                self.step(core.WorkerExited(local_rank, 11 + local_rank, code, None))
             case "swept" if self.sweeping:
                 for local_rank in sorted(self.alive):
                     self.alive.discard(local_rank)
-                    self.step(core.WorkerExited(self.group.generation, local_rank, 1, None, signal.SIGKILL))
+                    self.step(core.WorkerExited(local_rank, 11 + local_rank, None, signal.SIGKILL))
                 self.sweeping = False
                 self.step(core.Swept())
             case "signal" if amount < 0.2:
@@ -128,6 +132,7 @@ class History:
 WORDS = st.sampled_from(
     ["run"] * 4
     + ["launched"] * 5
+    + ["attached"] * 5
     + ["exit"] * 4
     + ["swept"] * 8
     + ["heard"] * 5

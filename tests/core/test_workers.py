@@ -23,7 +23,7 @@ def phase_and_generation(node: Node) -> tuple[NodePhase, int]:
 def test_an_order_to_run_starts_this_nodes_share():
     node = Node()
     it = world(1)
-    assert node.order(Run(it)) == [core.Launch(it, it.placements[0])]
+    assert node.order(Run(it)) == [core.Launch(it, it.placements[0], (0, 1))]
     assert phase_and_generation(node) == (NodePhase.RUNNING, 1)
     assert node.status().pids == ()
 
@@ -123,7 +123,7 @@ def test_the_last_worker_fails_and_only_the_sweep_is_left():
 def test_the_rank_of_a_failure_is_counted_from_the_nodes_first():
     node = Node()
     node.order(Run(world(1, nodes=("b", "a"))))
-    node.handle(core.WorkersLaunched(1, (11, 12)))
+    node.started()
     node.exit(1, 1)
     assert node.status().failures[0].rank == 3
 
@@ -148,12 +148,9 @@ def test_the_death_of_the_store_stops_its_generation_only():
 
 def test_news_of_another_generation_is_no_news():
     node = Node()
-    assert node.handle(core.WorkersLaunched(7, (1, 2))) == []
-    assert node.handle(core.WorkersLaunched(0, ())) == []
     assert node.handle(core.LaunchFailed(7, "why")) == []
     assert node.handle(core.LaunchFailed(0, "why")) == []
-    assert node.handle(core.WorkerExited(7, 0, 1, 1, None)) == []
-    assert node.handle(core.WorkerExited(0, 0, 1, 1, None)) == []
+    assert node.handle(core.WorkerExited(0, 1, 1, None)) == []
     assert node.status() == NodeStatus(NodePhase.READY, 0)
 
 
@@ -215,8 +212,7 @@ def test_a_stop_while_workers_are_being_started_sweeps_what_is_there():
     node = Node()
     node.order(Run(world(1)))
     assert without_reports(node.order(Stop(1, "why"))) == [core.Sweep()]
-    assert node.handle(core.WorkersLaunched(1, (11, 12))) == [core.Forward(TERM)]
-    assert node.handle(core.WorkersLaunched(1, ())) == []
+    assert node.started() == [core.Forward(TERM), core.Forward(TERM)]
     assert node.exit(0, None, signal=KILL) == []
     assert node.exit(1, None, signal=KILL) == []
     assert reports(node.handle(core.Swept()))[0].phase is NodePhase.READY

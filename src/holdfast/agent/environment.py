@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 from holdfast.core.ids import Placement, World
 from holdfast.spec.job import NodeSpec
+from holdfast.spec.worker import AGENT, BEACON, LAUNCHED_AT
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
 
-def worker_env(spec: NodeSpec, world: World, placement: Placement, *, local_rank: int) -> dict[str, str]:
+def worker_env(
+    spec: NodeSpec, world: World, placement: Placement, *, local_rank: int, agent: Path, beacon: Path
+) -> dict[str, str]:
     rank, size = placement.first_rank + local_rank, world.size
     env = {
         "RANK": str(rank),
@@ -29,6 +35,9 @@ def worker_env(spec: NodeSpec, world: World, placement: Placement, *, local_rank
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(spec.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": spec.env.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "HOLDFAST_GENERATION": str(world.generation),
+        AGENT: str(agent),
+        BEACON: str(beacon),
+        LAUNCHED_AT: f"{time.monotonic():.6f}",
     }
     if spec.omp_num_threads is not None:
         env["OMP_NUM_THREADS"] = spec.omp_num_threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent import requests
@@ -12,24 +12,10 @@ from holdfast.agent.console import Console
 from holdfast.agent.environment import worker_env
 from holdfast.agent.interpreter import Interpreter
 from holdfast.agent.logs import ERR, OUT, line_prefix, route
+from holdfast.core import workers as core
 from holdfast.core.ids import Placement, World
-from holdfast.core.workers import WorkersLaunched
 from holdfast.spec.job import NodeSpec
-
-
-@dataclass
-class Launch:
-    """Workers being started; complete when each has a process id."""
-
-    generation: int
-    num_workers: int
-    pids: dict[int, int] = field(default_factory=dict)
-
-    def note(self, started: requests.Started) -> WorkersLaunched | None:
-        self.pids[started.local_rank] = started.pid
-        if len(self.pids) < self.num_workers:
-            return None
-        return WorkersLaunched(self.generation, tuple(self.pids[local] for local in range(self.num_workers)))
+from holdfast.spec.worker import STANDBY
 
 
 class Launcher:
@@ -40,27 +26,40 @@ class Launcher:
         self._console = console
         self._interpreter = interpreter
         self._logs = logs
+        self.agent_socket = logs / "agent.sock"
 
     def error_file(self, restart_count: int, local_rank: int) -> Path:
         return self._directory(restart_count, local_rank) / "error.json"
 
-    def launch(self, world: World, placement: Placement, store: socket.socket | None) -> Launch:
-        """Ask for the store, if it is ours to serve, and for every worker."""
-        if store is not None and placement.group_rank == 0:
+    def launch(self, action: core.Launch, store: socket.socket | None) -> None:
+        """Ask for the store, if it is ours to serve and is not there yet, and for each of these workers."""
+        world, placement = action.world, action.placement
+        if store is not None and placement.group_rank == 0 and not world.repairs:
             self._interpreter.serve_store(requests.Store(world.generation, world.store.port), store)
-        for local_rank in range(placement.num_workers):
+        for local_rank in action.local_ranks:
             self._start(world, placement, local_rank)
-        return Launch(world.generation, placement.num_workers)
 
-    def _start(self, world: World, placement: Placement, local_rank: int) -> None:
+    def start_standby(self, world: World, placement: Placement, slot: int) -> None:
+        """Start a worker without a rank, in a slot above those of the ranks."""
+        self._start(world, placement, slot, {STANDBY: "1"})
+
+    def beacon(self, slot: int) -> Path:
+        return self._logs / f"beacon_{slot}"
+
+    def _start(
+        self, world: World, placement: Placement, local_rank: int, extra: Mapping[str, str] | None = None
+    ) -> None:
         spec = self._spec
         directory = self._directory(world.restart_count, local_rank)
         directory.mkdir(parents=True, exist_ok=True)
         error_file = directory / "error.json"
         for leftover in (error_file, error_file.with_name(error_file.name + ".crash")):
             leftover.unlink(missing_ok=True)
-        env = worker_env(spec, world, placement, local_rank=local_rank)
+        beacon = self.beacon(local_rank)
+        beacon.unlink(missing_ok=True)
+        env = worker_env(spec, world, placement, local_rank=local_rank, agent=self.agent_socket, beacon=beacon)
         env["TORCHELASTIC_ERROR_FILE"] = str(error_file)
+        env |= extra or {}
         sinks = {stream: self._sink(stream, directory, placement, local_rank) for stream in (OUT, ERR)}
         request = requests.Fork(
             world.generation,

@@ -16,19 +16,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agent import requests
 from holdfast.agent.addresses import bind_store, host_master
 from holdfast.agent.console import Console
-from holdfast.agent.interpreter import Died, Interpreter, Ruined
+from holdfast.agent.crew import Crew
+from holdfast.agent.hangs import kill_worker
 from holdfast.agent.interpreter import Event as InterpreterEvent
-from holdfast.agent.launcher import Launch, Launcher
+from holdfast.agent.interpreter import Interpreter, Ruined
 from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.link import Identity, Link, Note, Waited
-from holdfast.agent.logs import read_error
 from holdfast.agent.processes import become_subreaper, kill_below, kill_marked
 from holdfast.agent.status import StatusLine
 from holdfast.core import workers as core
-from holdfast.core.ids import Address, NodePhase, Outcome
+from holdfast.core.ids import Address, Outcome
 from holdfast.errors import HoldfastError, JobError
 from holdfast.observe.report import render_outcome
 from holdfast.spec.job import NodeSpec
@@ -55,7 +54,6 @@ class Agent:
         self._spec = spec
         self._run_dir = run_dir
         self._console = console
-        self._interpreter = interpreter
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
         self._store, store_address = bind_store(spec)
         self._ruin: JobError | None = None
@@ -73,11 +71,9 @@ class Agent:
         )
         identity = Identity(node, nonce, store_address.host or None, store_address.port)
         self._link = Link(self._address, spec, identity, self._note_link, seen=lambda: self._seen_seq)
-        self._launcher = Launcher(spec, console=console, interpreter=interpreter, logs=run_dir)
-        self._launch: Launch | None = None
-        self._restart_count = 0
-        self._has_torch = True
-        self._early_exits: list[requests.Exited] = []
+        self._crew = Crew(
+            spec, console=console, interpreter=interpreter, logs=run_dir, store=self._store, put=self._put
+        )
         self._status = StatusLine(spec)
         self._events = open(spec.events_file, "a", buffering=1) if spec.events_file else None  # noqa: SIM115
         self._seen_seq = 0
@@ -96,7 +92,7 @@ class Agent:
         loop.add_reader(guard, self._note_guard_death, guard)
         if self._master is not None:
             self._master.hosted.start()
-        self._interpreter.watch()
+        await self._crew.open()
         self._perform(core.Report(0, self._group.status()))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -113,34 +109,10 @@ class Agent:
         return self.exit.code
 
     def on_interpreter(self, event: InterpreterEvent) -> None:
-        """What the interpreter says, as events of the core."""
-        match event:
-            case requests.Ready():
-                self._has_torch = event.has_torch or bool(event.cold_reason)
-                if event.cold_reason not in ("", requests.ASKED_FOR):
-                    self._console.say(f"workers are started cold: {event.cold_reason}")
-            case requests.Started():
-                self._note_started(event)
-            case requests.Exited():
-                if self._launch is not None and len(self._launch.pids) < self._launch.num_workers:
-                    self._early_exits.append(event)
-                else:
-                    self._put(self._exit_event(event))
-            case requests.StoreExited():
-                if event.code != requests.NO_TORCH:
-                    self._put(core.StoreDied(event.generation))
-            case requests.Swept():
-                if not event.clean:
-                    self._console.say("a process did not die of SIGKILL and is left behind", level="error")
-                self._put(core.Swept())
-            case Ruined():
-                self._give_up(event.error)
-            case Died():
-                self._console.say(
-                    f"the warm interpreter ended {event.reason}; a new one is being warmed", level="warning"
-                )
-                if self._launch is not None and len(self._launch.pids) < self._launch.num_workers:
-                    self._put(core.LaunchFailed(self._launch.generation, f"the warm interpreter ended {event.reason}"))
+        if isinstance(event, Ruined):
+            self._give_up(event.error)
+        else:
+            self._crew.on_interpreter(event)
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -164,57 +136,21 @@ class Agent:
             case core.Report():
                 self._link.report(action)
             case core.Launch():
-                self._restart_count = action.world.restart_count
-                self._begin_launch(action)
+                self._crew.launch(action)
+            case core.Invite():
+                self._crew.invite(action)
             case core.Forward():
-                self._interpreter.signal(action.signal)
+                self._crew.forward(action.signal)
+            case core.Kill():
+                kill_worker(action.pid)
             case core.Sweep():
-                self._launch = None
-                self._interpreter.sweep()
+                self._crew.sweep()
             case core.ReviveMaster():
                 if self._master is not None:
                     self._console.say("the master does not answer; it is started again", level="warning")
                     self._master.hosted.revive()
             case core.Exit():
                 self.exit = action
-
-    def _begin_launch(self, action: core.Launch) -> None:
-        """Start now, or as soon as the interpreter is warm."""
-        if self._interpreter.ready.is_set():
-            self._launch_now(action)
-            return
-        loop = asyncio.get_running_loop()
-        self._pending = loop.create_task(self._interpreter.ready.wait())
-        self._pending.add_done_callback(lambda _: self._launch_now(action))
-
-    def _launch_now(self, action: core.Launch) -> None:
-        current = self._group.generation == action.world.generation and self._group.phase is NodePhase.RUNNING
-        if not current or self.exit is not None:
-            return
-        self._early_exits = []
-        try:
-            store = self._store if self._has_torch else None
-            self._launch = self._launcher.launch(action.world, action.placement, store)
-        except OSError as error:
-            self._put(core.LaunchFailed(action.world.generation, f"{error.filename or 'launch'}: {error.strerror}"))
-
-    def _note_started(self, event: requests.Started) -> None:
-        if self._launch is None or event.generation != self._launch.generation:
-            return
-        launched = self._launch.note(event)
-        if launched is not None:
-            self._put(launched)
-            for exited in self._early_exits:
-                self._put(self._exit_event(exited))
-            self._early_exits = []
-
-    def _exit_event(self, event: requests.Exited) -> core.WorkerExited:
-        code = event.code if event.code >= 0 else None
-        number = -event.code if event.code < 0 else None
-        error = ""
-        if event.code != 0:
-            error = read_error(self._launcher.error_file(self._restart_count, event.local_rank))
-        return core.WorkerExited(event.generation, event.local_rank, event.pid, code, number, error)
 
     # --- what others say --------------------------------------------------------------------------------------
 
@@ -264,11 +200,10 @@ class Agent:
             others_wait = self.exit is not None and self.exit.outcome is not None and not self._spec.single
             linger_s = MASTER_LINGER_S if others_wait else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
-        await self._interpreter.stop()
+        await self._crew.close()
         for leftover in self._run_dir.glob("journal.db*"):
             leftover.unlink(missing_ok=True)
-        if self._store is not None:
-            self._store.close()
+        self._store.close()
 
     def _conclude(self, outcome: Outcome | None, end: core.Exit) -> None:
         if self._events is not None:

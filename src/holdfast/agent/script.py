@@ -25,6 +25,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from holdfast.agent.lifeline import FD_FLOOR
+from holdfast.observe.beacon import STACK_SIGNAL
 
 FIXED_TORCH_SEED = 67280421310721
 """What torch starts with where it does not draw a seed for each process; then forks agree as they should."""
@@ -139,12 +140,13 @@ def record_error(error: BaseException, path: str) -> None:
 def _report_crashes(path: str) -> None:
     """Have the Python stack written when native code crashes."""
     try:
-        low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
         return
     high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, FD_FLOOR)
     os.close(low)
     faulthandler.enable(file=high)
+    faulthandler.register(STACK_SIGNAL, file=high, all_threads=False)
 
 
 def _set_title(argv: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.agent.console import plain_error
+from holdfast.cli.incidents import incidents
 from holdfast.cli.run import run
 from holdfast.errors import HoldfastError
 
@@ -16,7 +17,8 @@ usage: holdfast COMMAND ...
 Distributed training that does not stop.
 
 commands:
-  run       run a script on one or several nodes, with torchrun's flags, and keep it running
+  run        run a script on one or several nodes, with torchrun's flags, and keep it running
+  incidents  show every repair of a job: what was seen, decided and done, and how long it took
 
   holdfast run --nproc-per-node 4 train.py
   holdfast run --nnodes 2 --rdzv-endpoint HOST:9601 --nproc-per-node 8 train.py   (on each node)
@@ -24,7 +26,7 @@ commands:
 'holdfast COMMAND --help' explains a command; 'holdfast --version' prints the version.
 """
 
-COMMANDS = {"run": run}
+COMMANDS = {"run": run, "incidents": incidents}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

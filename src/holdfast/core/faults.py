@@ -27,6 +27,8 @@ class FaultKind(StrEnum):
     """Any other signal."""
     PEER_LOST = "peer lost"
     """A communication error: the worker lost somebody else and is not the cause."""
+    HUNG = "hung"
+    """It did not get on, and was killed for that."""
     STOPPED = "stopped"
     """Ended because we stopped it."""
     NOT_STARTED = "not started"
@@ -53,6 +55,7 @@ PEER_LOST_MARKS = (
 )
 
 
+HANG_MARK = "hang: "
 MAX_HEADLINE = 160
 
 
@@ -66,6 +69,8 @@ def classify(failure: WorkerFailure) -> Fault:
     """What kind of fault this end of a worker shows, with the words to say it."""
     if failure.stopped_by_us:
         return Fault(FaultKind.STOPPED, f"stopped with the group ({_end(failure)})")
+    if failure.error.startswith(HANG_MARK):
+        return Fault(FaultKind.HUNG, failure.error.splitlines()[0])
     headline = _headline(failure.error)
     if any(mark in _message(failure.error) for mark in PEER_LOST_MARKS):
         return Fault(FaultKind.PEER_LOST, f"lost a peer: {headline}")

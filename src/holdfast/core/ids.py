@@ -13,7 +13,7 @@ lease       how long silence is tolerated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -46,6 +46,8 @@ class World:
     restart_count: int
     placements: tuple[Placement, ...]
     store: Address
+    repairs: bool = False
+    """Workers that live stay, and move from the world before into this one."""
 
     @property
     def size(self) -> int:
@@ -61,6 +63,8 @@ class NodePhase(StrEnum):
     READY = "ready"
     """No worker is alive; the node would take part in the next world."""
     RUNNING = "running"
+    BROKEN = "broken"
+    """Workers of the stated generation are lost or have failed a step; the others live and can join another world."""
     DRAINING = "draining"
     """Workers of the stated generation are being stopped."""
     SUCCEEDED = "succeeded"
@@ -83,8 +87,21 @@ class WorkerFailure:
     signal: int | None = None
     error: str = ""
     """Traceback, or whatever the worker left behind about its end."""
+    step: int | None = None
+    """The step it was in, where that is known."""
     stopped_by_us: bool = False
     """It ended after we had begun to stop the workers, so it is no cause of anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFault:
+    """A step that failed on a rank whose process lives."""
+
+    rank: int
+    node: str
+    step: int
+    kind: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +112,18 @@ class NodeStatus:
     generation: int
     failures: tuple[WorkerFailure, ...] = ()
     pids: tuple[int, ...] = ()
-    """By local rank, once all are started and while the node is running."""
+    """By local rank, while the node has workers; 0 stands for one that is not there."""
     reason: str = ""
     """Why the node is draining or leaving, when that is not a worker's failure."""
     end_job: int | None = None
     """Set when the person at this node wants the whole job to end, with this exit code."""
+    attached: bool = False
+    """Every worker that lives uses the SDK, and none has ended well: they can be told to join another world."""
+    faults: tuple[StepFault, ...] = ()
+    committed: int = 0
+    """The newest generation in which every worker here has committed a step."""
+    timings_ms: dict[str, float] = field(default_factory=dict)
+    """What the last repair cost the slowest worker here, by phase."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,30 @@ What is not here: sockets, processes, and how long anything really takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.core.budget import Budget
 from holdfast.core.faults import classify, exit_code_of, find_root_cause
-from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Order, Outcome, Run, Stop, WorkerFailure, World
+from holdfast.core.ids import (
+    Address,
+    Finish,
+    NodePhase,
+    NodeStatus,
+    Order,
+    Outcome,
+    Run,
+    StepFault,
+    Stop,
+    WorkerFailure,
+    World,
+)
 from holdfast.core.leases import Leases
+from holdfast.core.recovery.ladder import Plan, Situation, choose
 from holdfast.core.rendezvous import Candidate, decide_world, place
 from holdfast.core.story import (
+    IncidentClosed,
+    IncidentOpened,
     JobFinished,
     MasterRestored,
     NodeJoined,
@@ -33,6 +48,10 @@ from holdfast.core.story import (
     WorldFormed,
 )
 from holdfast.spec.job import JobRules
+from holdfast.spec.strategy import Strategy
+
+SETTLE_S = 0.3
+"""A worker that lost a peer is believed to be the only one hurt after so long without news of a loss."""
 
 MAX_SPARES = 1024
 """Nodes beyond `max_nodes` that may wait for a place; a bound, not a limit anybody should meet."""
@@ -199,6 +218,13 @@ class Job:
         self._failed_at: float | None = None
         self._succeeded: set[str] = set()
         self._started: set[str] = set()
+        self._committed: set[str] = set()
+        self._pids: dict[str, tuple[int, ...]] = {}
+        self._repairs = Budget(rules.max_repairs, window_s=rules.restart_window_s)
+        self._settle_until: float | None = None
+        self._last_signature: tuple[int, str] | None = None
+        self._incident: IncidentOpened | None = None
+        self.incidents = 0
 
     # --- the contract of every machine ------------------------------------------------------------------------
 
@@ -244,6 +270,7 @@ class Job:
             self._decide_at,
             self._stop_until,
             self._grow_at,
+            self._settle_until,
         )
         return min((date for date in dates if date is not None), default=None)
 
@@ -317,13 +344,18 @@ class Job:
         status, node, world = member.status, member.registered.node, self.world
         if world is None or status.phase is not NodePhase.RUNNING or status.generation != world.generation:
             return []
+        if status.committed == world.generation:
+            self._committed.add(node)
         placement = world.placement_of(node)
         if node in self._started or placement is None or len(status.pids) < placement.num_workers:
             return []
         self._started.add(node)
-        pids = {placement.first_rank + local: pid for local, pid in enumerate(status.pids)}
+        known, self._pids[node] = self._pids.get(node, ()), status.pids
+        pids = {placement.first_rank + n: pid for n, pid in enumerate(status.pids) if pid not in known}
+        if not pids:
+            return []
         since_ms = None if self._failed_at is None else (now - self._failed_at) * 1000
-        if len(self._started) == len(world.placements):
+        if len(self._started) == len(world.placements) and self._incident is None:
             self._failed_at = None
         return [Tale(WorkersStarted(world.generation, node, pids, since_ms))]
 
@@ -347,9 +379,64 @@ class Job:
             return tales
         if status.phase is NodePhase.SUCCEEDED:
             self._succeeded.add(node)
+        elif status.phase is NodePhase.BROKEN:
+            return tales + self._face(member, now=now)
         elif status.phase in (NodePhase.DRAINING, NodePhase.READY):
             return tales + self._fail(self._symptom(member), now=now)
         return tales
+
+    def _face(self, member: Member, *, now: float) -> list[Action]:
+        """Workers are lost or failed a step, and others live: repair the world, or stop it."""
+        status = member.status
+        only_communication = not status.failures and all(fault.kind == "communication" for fault in status.faults)
+        if only_communication and self._settle_until is None:
+            # Whoever lost a peer says so before the loss itself is known; give the loss time to show.
+            self._settle_until = now + SETTLE_S
+        if only_communication and self._settle_until is not None and now < self._settle_until:
+            return []
+        return self._repair(now=now)
+
+    def _repair(self, *, now: float) -> list[Action]:
+        assert self.world is not None, "a running job has a world"
+        self._settle_until = None
+        placed = [self.members[p.node].status for p in self.world.placements if p.node in self.members]
+        failures = [failure for status in placed for failure in status.failures]
+        faults = [fault for status in placed for fault in status.faults]
+        root, _ = find_root_cause(failures)
+        fault = min(faults, key=lambda f: (f.kind == "communication", f.rank), default=None)
+        symptom = f"rank {root.rank} {classify(root).evidence}" if root else _describe(fault)
+        signature = _signature(root, fault)
+        situation = Situation(
+            num_lost=len(failures),
+            num_alive=sum(1 for status in placed for pid in status.pids if pid),
+            all_attached=len(placed) == len(self.world.placements) and all(s.attached for s in placed),
+            repeated=signature is not None and signature == self._last_signature,
+            repairs_left=self._repairs.used(now=now) < self._repairs.limit,
+        )
+        self._last_signature = signature
+        plan = choose(situation, allowed=self.rules.strategies)
+        if plan.strategy is Strategy.EXIT:
+            return self._fail(f"{symptom} ({plan.reason})", now=now, restartable=plan.restartable)
+        self._repairs.spend(now=now)
+        return self._publish_repair(symptom, plan, now=now)
+
+    def _publish_repair(self, symptom: str, plan: Plan, *, now: float) -> list[Action]:
+        assert self.world is not None, "a running job has a world"
+        self.incidents += 1
+        actions: list[Action] = []
+        if self._incident is not None:
+            actions.append(Tale(IncidentClosed(self._incident.number, "followed", self._since_ms(now), {})))
+        self.generation += 1
+        self.world = replace(self.world, generation=self.generation, repairs=True)
+        for placement in self.world.placements:
+            self.members[placement.node].placed_in = self.generation
+        self._started, self._committed, self._failures = set(), set(), []
+        self._failed_at = now
+        self._incident = IncidentOpened(self.incidents, self.generation, symptom, plan.strategy.value, plan.reason)
+        return [*actions, Tale(self._incident), *self._remind_all()]
+
+    def _since_ms(self, now: float) -> float:
+        return 0.0 if self._failed_at is None else (now - self._failed_at) * 1000
 
     def _symptom(self, member: Member) -> str:
         status = member.status
@@ -371,6 +458,8 @@ class Job:
         actions: list[Action] = []
         for node in silent:
             actions += self._lose(node, f"silent for {self.rules.lease_s:g} s", now=now)
+        if self.phase is Phase.RUNNING and self._settle_until is not None and now >= self._settle_until:
+            actions += self._repair(now=now)
         if self.phase is Phase.STOPPING and self._stop_until is not None and now >= self._stop_until:
             for node in self._not_stopped():
                 actions += self._lose(node, f"did not stop within {self.rules.stop_timeout_s:g} s", now=now)
@@ -407,10 +496,13 @@ class Job:
             actions.append(Tale(NodeLost(node, reason)))
         return actions + self._resize(f"node {node} left: {reason}", now=now) if held else actions
 
-    def _fail(self, symptom: str, *, now: float) -> list[Action]:
+    def _fail(self, symptom: str, *, now: float, restartable: bool = True) -> list[Action]:
         """The current generation cannot go on; another one follows if the budget allows it."""
+        self._settle_until = None
         self._failed_at = now
         self._blame_worker = True
+        if not restartable:
+            return self._stop(symptom, then=Outcome(1, symptom), now=now)
         if self._budget.spend(now=now):
             return self._stop(symptom, then=None, now=now)
         limit = self.rules.max_restarts
@@ -474,7 +566,7 @@ class Job:
         self.phase = Phase.RUNNING
         self.waiting_reason = ""
         self._gather_until = self._decide_at = None
-        self._failures, self._succeeded, self._started = [], set(), set()
+        self._failures, self._succeeded, self._started, self._pids = [], set(), set(), {}
         self._blame_worker = False
         self.world = World(self.generation, self.restart_count, place(members), members[0].store)
         for placement in self.world.placements:
@@ -484,9 +576,14 @@ class Job:
         return [Tale(formed), *self._remind_all()]
 
     def _settle(self, *, now: float) -> list[Action]:
-        """A running job: is it done, and could it grow?"""
+        """A running job: is it repaired, is it done, and could it grow?"""
         assert self.world is not None, "a running job has a world"
         nodes = [placement.node for placement in self.world.placements]
+        if self._incident is not None and all(node in self._committed for node in nodes):
+            timings = max((self.members[n].status.timings_ms for n in nodes), key=lambda t: sum(t.values()))
+            closed = IncidentClosed(self._incident.number, "repaired", self._since_ms(now), timings)
+            self._incident, self._failed_at = None, None
+            return [Tale(closed), *self._settle(now=now)]
         if all(node in self._succeeded for node in nodes):
             return self._finish(Outcome(0, "every worker ended with 0"), now=now)
         spares = [name for name, member in self.members.items() if not self._is_current(member)]
@@ -518,7 +615,7 @@ class Job:
     def _wish(self, member: Member) -> Order | None:
         """What this node should do now, if its status does not show it doing so already."""
         status = member.status
-        busy = status.phase in (NodePhase.RUNNING, NodePhase.SUCCEEDED)
+        busy = status.phase in (NodePhase.RUNNING, NodePhase.BROKEN, NodePhase.SUCCEEDED)
         if self.phase is Phase.FINISHED and self.outcome is not None:
             return Finish(self.outcome)
         if self.phase is Phase.STOPPING:
@@ -531,6 +628,8 @@ class Job:
             return Stop(self.generation, "this node has no place in the world") if busy else None
         if status.generation >= self.generation:
             return None
+        if self.world.repairs and status.phase in (NodePhase.RUNNING, NodePhase.BROKEN, NodePhase.READY):
+            return Run(self.world)
         if busy:
             return Stop(self.generation - 1, "a newer generation exists")
         return Run(self.world) if status.phase is NodePhase.READY else None
@@ -568,3 +667,18 @@ class Job:
 def _is_idle(member: Member, generation: int) -> bool:
     # A node that has not answered for this generation may yet receive an older order to run it.
     return member.status.phase is NodePhase.READY and member.status.generation >= generation
+
+
+def _describe(fault: StepFault | None) -> str:
+    assert fault is not None, "a broken node names a loss or a fault"
+    headline = fault.error.strip().splitlines()[-1][:160] if fault.error.strip() else fault.kind
+    return f"rank {fault.rank} failed step {fault.step} ({fault.kind}): {headline}"
+
+
+def _signature(root: WorkerFailure | None, fault: StepFault | None) -> tuple[int, str] | None:
+    """What would make a second fault the same as the first: the step, and the exception's own words."""
+    if root is not None and root.error and root.step is not None:
+        return root.step, root.error.strip().splitlines()[-1]
+    if root is None and fault is not None and fault.kind != "communication":
+        return fault.step, fault.error.strip().splitlines()[-1] if fault.error.strip() else fault.kind
+    return None

@@ -137,6 +137,47 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
+class IncidentOpened:
+    """A fault that is repaired while the other workers live: the symptom, the strategy and why it was chosen."""
+
+    kind: ClassVar[str] = "incident_opened"
+    level: ClassVar[str] = "warning"
+    number: int
+    """Counts the incidents of the job."""
+    generation: int
+    """The world that repairs it."""
+    symptom: str
+    """What was seen first, in words."""
+    strategy: str
+    """`retry` or `recover-in-place`."""
+    reason: str
+    """Why that strategy, and why not a finer one."""
+
+    def __str__(self) -> str:
+        return f"incident {self.number}: {self.symptom}; {self.strategy}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentClosed:
+    """The verdict: every rank has committed a step in the repaired world, or the next incident came before."""
+
+    kind: ClassVar[str] = "incident_closed"
+    level: ClassVar[str] = "info"
+    number: int
+    """Of the incident that ends here."""
+    verdict: str
+    """`repaired`, or `followed` by another incident."""
+    total_ms: float
+    """From the fault being seen to the first step that all ranks committed, on the master's clock."""
+    timings_ms: dict[str, float]
+    """Phases of the slowest worker: unblock (a survivor) or replace (a newcomer), reconnect, state, rerun."""
+
+    def __str__(self) -> str:
+        phases = ", ".join(f"{name} {ms:.0f}" for name, ms in self.timings_ms.items())
+        return f"incident {self.number} {self.verdict} in {self.total_ms:.0f} ms" + (f" ({phases})" if phases else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Resizing:
     """The world is about to change because a node came or left; costs no restart from the budget."""
 
@@ -183,6 +224,8 @@ Record = (
     | WorkersStarted
     | WorkerFailed
     | Stopping
+    | IncidentOpened
+    | IncidentClosed
     | Resizing
     | MasterRestored
     | JobFinished

@@ -14,8 +14,23 @@ import signal
 from dataclasses import dataclass
 
 from holdfast.core.faults import signal_name
-from holdfast.core.ids import Finish, NodePhase, NodeStatus, Order, Outcome, Placement, Run, Stop, WorkerFailure, World
+from holdfast.core.ids import (
+    Finish,
+    NodePhase,
+    NodeStatus,
+    Order,
+    Outcome,
+    Placement,
+    Run,
+    StepFault,
+    Stop,
+    WorkerFailure,
+    World,
+)
 from holdfast.spec.job import JobRules
+
+ACTIVE = (NodePhase.RUNNING, NodePhase.BROKEN)
+"""Workers are there, and nobody has asked them to end."""
 
 REVIVE_LEASES = 3
 """A master that has not answered its own node for so many leases is stuck and is started again."""
@@ -36,11 +51,11 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersLaunched:
-    """Always seen before the first `WorkerExited` of its generation."""
+class WorkerStarted:
+    """Always seen before anything else about this process."""
 
-    generation: int
-    pids: tuple[int, ...]
+    local_rank: int
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,54 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerExited:
+class WorkerAttached:
+    """A worker uses the SDK."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A worker's step failed; its process lives and waits for another world."""
+
+    pid: int
     generation: int
+    step: int
+    kind: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRaised:
+    """A worker's script raised: it is about to end, and its peers' errors will be its echoes."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommitted:
+    """A worker has committed its first step of a generation."""
+
+    pid: int
+    generation: int
+    timings_ms: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StateLost:
+    """No rank of this generation holds a state that could be resumed from."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
     local_rank: int
     pid: int
     exit_code: int | None
     signal: int | None
     error: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +140,13 @@ class TimePassed:
 Event = (
     OrderReceived
     | Heard
-    | WorkersLaunched
+    | WorkerStarted
     | LaunchFailed
+    | WorkerAttached
+    | StepFailed
+    | WorkerRaised
+    | StepCommitted
+    | StateLost
     | WorkerExited
     | StoreDied
     | Swept
@@ -99,6 +160,19 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
+    """Start these local ranks of a world."""
+
+    world: World
+    placement: Placement
+    local_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """Tell a worker that lives to join this world."""
+
+    pid: int
+    local_rank: int
     world: World
     placement: Placement
 
@@ -108,6 +182,13 @@ class Forward:
     """Send a signal to every live worker."""
 
     signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL one worker."""
+
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +218,7 @@ class Exit:
     outcome: Outcome | None
 
 
-Action = Launch | Forward | Sweep | Report | ReviveMaster | Exit
+Action = Launch | Invite | Forward | Kill | Sweep | Report | ReviveMaster | Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +239,21 @@ class WorkerGroup:
         self.spec = spec
         self.phase = NodePhase.READY
         self.generation = 0
-        self._alive: set[int] = set()
-        self._pids: tuple[int, ...] = ()
+        self._alive: dict[int, int] = {}
+        """Process ids by local rank."""
+        self._pending: set[int] = set()
+        """Local ranks that are being started."""
+        self._attached: set[int] = set()
+        """Process ids of workers that use the SDK."""
+        self._newcomers: set[int] = set()
+        """Process ids of workers that were started to repair a world, and so will attach."""
+        self._faults: list[StepFault] = []
+        self._committed: dict[int, int] = {}
+        self._timings_ms: dict[str, float] = {}
+        self._dying: dict[int, float] = {}
+        """Local ranks whose script has raised, with when they are killed if they have not ended by then."""
+        self._any_ended = False
+        self._store_generation = 0
         self._world: World | None = None
         self._placement: Placement | None = None
         self._failures: list[WorkerFailure] = []
@@ -188,15 +282,26 @@ class WorkerGroup:
             case Heard():
                 self._heard_at = max(self._heard_at, event.sent_at)
                 return []
-            case WorkersLaunched():
-                return self._note_launch(event, now=now)
+            case WorkerStarted():
+                return self._note_start(event, now=now)
             case LaunchFailed():
                 return self._note_launch_failure(event, now=now)
             case WorkerExited():
                 return self._note_exit(event, now=now)
+            case WorkerAttached():
+                return self._note_attached(event.pid, now=now)
+            case StepFailed():
+                return self._note_fault(event, now=now)
+            case WorkerRaised():
+                return self._note_raised(event.pid, now=now)
+            case StepCommitted():
+                return self._note_commit(event, now=now)
+            case StateLost():
+                lost = event.generation == self.generation and self.phase in ACTIVE
+                return self._drain("no rank holds a state to resume from", now=now) if lost else []
             case StoreDied():
-                running = self.phase is NodePhase.RUNNING and event.generation == self.generation
-                return self._drain("the workers' store died", now=now) if running else []
+                serving = event.generation == self._store_generation and self.phase in ACTIVE
+                return self._drain("the workers' store died", now=now) if serving else []
             case Swept():
                 return self._settle(now=now)
             case SignalReceived():
@@ -206,7 +311,7 @@ class WorkerGroup:
         raise AssertionError(f"an event nobody handles: {event}")
 
     def next_deadline(self) -> float | None:
-        dates = (self._beat_at, self._kill_at, self._give_up_at, self._fence_at())
+        dates = (self._beat_at, self._kill_at, self._give_up_at, self._fence_at(), *self._dying.values())
         return min(date for date in dates if date is not None)
 
     def status(self) -> NodeStatus:
@@ -217,9 +322,13 @@ class WorkerGroup:
             generation,
             # Failures belong to the generation that ran, not to one that was called off before it started here.
             tuple(self._failures) if generation == self.generation else (),
-            self._pids if self.phase is NodePhase.RUNNING else (),
+            self._pids(),
             self._reason,
             self._end_job,
+            self.phase in ACTIVE and self._can_move(),
+            tuple(self._faults),
+            min(self._committed.values()) if len(self._committed) == len(self._pids()) > 0 else 0,
+            self._timings_ms,
         )
 
     # --- orders -----------------------------------------------------------------------------------------------
@@ -230,18 +339,33 @@ class WorkerGroup:
         # Whoever was cut off for so long may have been replaced after this order was sent.
         cut_off = not self.spec.hosts_master and now >= self._heard_at + self.spec.rules.fence_s
         ending = self._exit_with is not None or self._end_job is not None
-        if stale or cut_off or ending or placement is None or self.phase is not NodePhase.READY:
+        if stale or cut_off or ending or placement is None:
+            return []
+        repairs = world.repairs and self.phase in ACTIVE
+        if self.phase is not NodePhase.READY and not repairs:
             return []
         self.phase, self.generation = NodePhase.RUNNING, world.generation
         self._world, self._placement = world, placement
-        self._alive, self._pids, self._failures, self._reason = set(), (), [], ""
-        return [Launch(world, placement)]
+        self._failures, self._faults, self._timings_ms, self._reason = [], [], {}, ""
+        if not repairs:
+            self._alive, self._pending, self._attached, self._committed = {}, set(), set(), {}
+            self._any_ended, self._store_generation = False, world.generation
+        missing = tuple(
+            local for local in range(placement.num_workers) if local not in self._alive and local not in self._pending
+        )
+        self._pending |= set(missing)
+        actions: list[Action] = [
+            self._invite(local, pid) for local, pid in self._alive.items() if pid in self._attached
+        ]
+        if missing:
+            actions.append(Launch(world, placement, missing))
+        return actions
 
     def _obey_stop(self, stop: Stop, *, now: float) -> list[Action]:
         self._floor = max(self._floor, stop.generation)
         if self.generation > stop.generation or self.phase in (NodePhase.DRAINING, NodePhase.LEAVING):
             return []
-        if self.phase is NodePhase.RUNNING:
+        if self.phase in ACTIVE:
             return self._drain(stop.reason, now=now)
         self.phase = NodePhase.READY
         return [self._report(now=now)]
@@ -275,14 +399,55 @@ class WorkerGroup:
 
     # --- workers ----------------------------------------------------------------------------------------------
 
-    def _note_launch(self, event: WorkersLaunched, *, now: float) -> list[Action]:
-        if event.generation != self.generation:
+    def _note_start(self, event: WorkerStarted, *, now: float) -> list[Action]:
+        self._pending.discard(event.local_rank)
+        self._alive[event.local_rank] = event.pid
+        if self._world is not None and self._world.repairs:
+            self._newcomers.add(event.pid)
+        if self.phase not in ACTIVE:
+            # Stopping began while it was being started.
+            return [Forward(signal.SIGTERM)]
+        return [] if self._pending else [self._report(now=now)]
+
+    def _note_attached(self, pid: int, *, now: float) -> list[Action]:
+        local = self._local_rank_of(pid)
+        if local is None or self._world is None:
             return []
-        self._alive, self._pids = set(range(len(event.pids))), event.pids
-        if self.phase is not NodePhase.RUNNING:
-            # Stopping began while they were being started.
-            return [Forward(signal.SIGTERM)] if self._alive else []
+        self._attached.add(pid)
+        return [self._invite(local, pid), self._report(now=now)] if self._can_move() else [self._invite(local, pid)]
+
+    def _invite(self, local_rank: int, pid: int) -> Invite:
+        assert self._world is not None, "there is a world to join"
+        assert self._placement is not None, "and a place in it"
+        return Invite(pid, local_rank, self._world, self._placement)
+
+    def _note_fault(self, event: StepFailed, *, now: float) -> list[Action]:
+        local = self._local_rank_of(event.pid)
+        if local is None or event.generation != self.generation or self.phase not in ACTIVE or self._placement is None:
+            return []
+        rank = self._placement.first_rank + local
+        self._faults.append(StepFault(rank, self.spec.node, event.step, event.kind, event.error))
+        if self._dying:
+            return []
+        self.phase = NodePhase.BROKEN
         return [self._report(now=now)]
+
+    def _note_raised(self, pid: int, *, now: float) -> list[Action]:
+        local = self._local_rank_of(pid)
+        if local is not None and self.phase in ACTIVE:
+            self._dying[local] = now + self.spec.drain_s
+        return []
+
+    def _note_commit(self, event: StepCommitted, *, now: float) -> list[Action]:
+        local = self._local_rank_of(event.pid)
+        if local is None:
+            return []
+        self._committed[local] = event.generation
+        if event.generation == self.generation:
+            slowest = max(sum(self._timings_ms.values()), sum(event.timings_ms.values()))
+            self._timings_ms = event.timings_ms if sum(event.timings_ms.values()) == slowest else self._timings_ms
+        whole = len(self._committed) == len(self._pids()) and min(self._committed.values()) == self.generation
+        return [self._report(now=now)] if whole else []
 
     def _note_launch_failure(self, event: LaunchFailed, *, now: float) -> list[Action]:
         if event.generation != self.generation or self._placement is None:
@@ -291,19 +456,23 @@ class WorkerGroup:
         return self._drain(event.reason, now=now)
 
     def _note_exit(self, event: WorkerExited, *, now: float) -> list[Action]:
-        if event.generation != self.generation or self._placement is None:
+        if self._alive.get(event.local_rank) != event.pid or self._placement is None:
             return []
-        self._alive.discard(event.local_rank)
+        del self._alive[event.local_rank]
+        self._dying.pop(event.local_rank, None)
+        self._committed.pop(event.local_rank, None)
+        self._any_ended |= event.exit_code == 0
         if event.exit_code != 0:
             self._failures.append(self._failure(event, self._placement))
-        if self.phase is NodePhase.RUNNING and event.exit_code != 0:
-            return self._drain("", now=now)
-        if self._alive:
-            return []
-        return self._sweep()
+        if self.phase in ACTIVE and event.exit_code != 0:
+            if not self._can_move():
+                return self._drain("", now=now)
+            self.phase = NodePhase.BROKEN
+            return [self._report(now=now)]
+        return [] if self._alive or self._pending else self._sweep()
 
     def _failure(self, event: WorkerExited, placement: Placement) -> WorkerFailure:
-        stopping = self.phase is not NodePhase.RUNNING
+        stopping = self.phase not in ACTIVE
         # One that had raised before it was stopped ended by its exception; our signal only cut its clean-up short.
         raised = stopping and bool(event.error) and event.signal in (signal.SIGTERM, signal.SIGKILL)
         return WorkerFailure(
@@ -314,6 +483,7 @@ class WorkerGroup:
             1 if raised else event.exit_code,
             None if raised else event.signal,
             event.error,
+            event.step,
             stopping and not event.error,
         )
 
@@ -346,7 +516,7 @@ class WorkerGroup:
         """Nothing is alive on this node any more."""
         self._sweeping = False
         self._kill_at = None
-        self._alive = set()
+        self._alive, self._pending, self._faults, self._dying = {}, set(), [], {}
         if self._exit_with is not None:
             if self.phase is not NodePhase.LEAVING:
                 return [self._exit_with]
@@ -357,7 +527,8 @@ class WorkerGroup:
         return [self._report(now=now)]
 
     def _expire(self, *, now: float) -> list[Action]:
-        actions: list[Action] = []
+        actions: list[Action] = [Kill(self._alive[local]) for local, at in self._dying.items() if now >= at]
+        self._dying = {local: at for local, at in self._dying.items() if now < at}
         if self._kill_at is not None and now >= self._kill_at:
             actions += self._sweep()
         fence_at = self._fence_at()
@@ -384,8 +555,21 @@ class WorkerGroup:
         if self.spec.hosts_master:
             # Nobody else can be given our ranks by a master that is stuck on our own node: no hurry.
             return self._heard_at + REVIVE_LEASES * self.spec.rules.lease_s
-        exposed = self.phase in (NodePhase.RUNNING, NodePhase.DRAINING, NodePhase.LEAVING)
+        exposed = self.phase in (*ACTIVE, NodePhase.DRAINING, NodePhase.LEAVING)
         return self._heard_at + self.spec.rules.fence_s if exposed and not self._sweeping else None
+
+    def _pids(self) -> tuple[int, ...]:
+        if self.phase not in ACTIVE or self._placement is None or self._pending:
+            return ()
+        return tuple(self._alive.get(local, 0) for local in range(self._placement.num_workers))
+
+    def _can_move(self) -> bool:
+        """Whether what lives here can go on in another world."""
+        known = self._attached | self._newcomers
+        return bool(known) and not self._any_ended and all(pid in known for pid in self._alive.values())
+
+    def _local_rank_of(self, pid: int) -> int | None:
+        return next((local for local, each in self._alive.items() if each == pid), None)
 
     def _report(self, *, now: float) -> Report:
         self._seq += 1

@@ -41,6 +41,7 @@ def make_app(driver: Driver, *, token: str | None) -> web.Application:
     app = web.Application(middlewares=[_require_token(token)], client_max_size=64 << 10)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/api/job", lambda request: _job(driver))
+    app.router.add_get("/api/story", lambda request: _story(driver))
     app.router.add_get("/api/events", lambda request: _events(request, driver))
     app.router.add_get(MEMBER_PATH, lambda request: _member(request, driver))
     return app
@@ -73,6 +74,11 @@ async def _healthz(request: web.Request) -> web.Response:
 async def _job(driver: Driver) -> web.Response:
     body = msgspec.json.encode(job_view(driver.job, elapsed_s=driver.elapsed_s()))
     return web.Response(body=body, content_type="application/json")
+
+
+async def _story(driver: Driver) -> web.Response:
+    """The story so far, whole."""
+    return web.Response(body=msgspec.json.encode(list(driver.story)), content_type="application/json")
 
 
 async def _events(request: web.Request, driver: Driver) -> web.StreamResponse:

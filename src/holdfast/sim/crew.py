@@ -91,7 +91,7 @@ class Crew:
             self._start(launch.world.generation, placement.first_rank + local_rank, local_rank)
             for local_rank in range(placement.num_workers)
         ]
-        launched = core.WorkersLaunched(launch.world.generation, tuple(each.pid for each in self._processes))
+        launched = [core.WorkerStarted(each.local_rank, each.pid) for each in self._processes]
         stage.timeline.after(stage.rng.uniform(0.0, 0.05), lambda: self._complete_launch(number, launched))
 
     def _start(self, generation: int, rank: int, local_rank: int) -> Process:
@@ -106,11 +106,12 @@ class Crew:
         stage.timeline.after(work_s, lambda: self._succeed(process))
         return process
 
-    def _complete_launch(self, number: int, launched: core.WorkersLaunched) -> None:
+    def _complete_launch(self, number: int, launched: list[core.WorkerStarted]) -> None:
         if self._dead or number != self._launch_number:
             return
         self._complete = True
-        self._tell(launched)
+        for started in launched:
+            self._tell(started)
         early, self._early = self._early, []
         for exited in early:
             self._tell(exited)
@@ -138,7 +139,7 @@ class Crew:
         if self._dead or not process.alive:
             return
         self._stage.fleet.end(process, clean=code == 0)
-        exited = core.WorkerExited(process.generation, process.local_rank, process.pid, code, number, error)
+        exited = core.WorkerExited(process.local_rank, process.pid, code, number, error)
         if self._complete:
             self._tell(exited)
         else:

@@ -153,6 +153,32 @@ FLAGS: tuple[Flag, ...] = (
         "not for each node; 3 by default, not 0.",
     ),
     Flag(
+        name="--recover-strategy",
+        group=FAILURE,
+        default="retry,recover-in-place",
+        metavar="NAMES",
+        variable=False,
+        help="How faults may be repaired in scripts that use the SDK, in any order: retry, recover-in-place, recover, "
+        "elastic-training, dump, exit. The finest that applies is used; exit is always there.",
+    ),
+    Flag(
+        name="--standby",
+        group=FAILURE,
+        default="0",
+        metavar="N",
+        variable=False,
+        help="Workers on this node that run the script up to its loop and wait there for a rank (SDK only).",
+    ),
+    Flag(
+        name="--hang-timeout",
+        group=FAILURE,
+        default="5:600",
+        metavar="MIN:MAX",
+        variable=False,
+        help="Seconds after which a rank that does not get on while others wait for it is killed and replaced: ten "
+        "times the pace of the steps, within these limits; off to never do so (SDK only).",
+    ),
+    Flag(
         name="--shutdown-timeout",
         group=FAILURE,
         metavar="S",

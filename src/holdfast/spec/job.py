@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.spec.strategy import Strategy
+
 MARKER = "HOLDFAST_RUN"
 """Variable that everything below the warm interpreter inherits; its value names the run."""
 
@@ -20,6 +22,10 @@ class JobRules:
     max_nodes: int = 1
     max_restarts: int = 3
     """Restarts after a failure, for the whole job, within `restart_window_s`; the next failure ends the job."""
+    strategies: tuple[Strategy, ...] = (Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.EXIT)
+    """How a fault may be repaired; finest first."""
+    max_repairs: int = 1000
+    """Repairs in place within `restart_window_s`; they cost a step each, so the limit only stops a job that spins."""
     restart_window_s: float = 3600.0
     """Failures older than this are forgiven, so a month-long job is not ended by its fourth bad day."""
     join_timeout_s: float = 600.0
@@ -103,6 +109,12 @@ class NodeSpec:
     one that is stopped or stuck is killed when this ends."""
     shutdown_s: float = 30.0
     """The same when the job is asked to stop: long enough to write a checkpoint."""
+    standby: int = 0
+    """Workers that have run the script up to its loop and wait there for a rank."""
+    hang_floor_s: float = 5.0
+    """A rank that does not get on while others wait for it is given at least this long..."""
+    hang_ceiling_s: float = 600.0
+    """...and at most this long; in between, ten times the pace of the steps seen so far."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     events_file: str | None = None
     marker: str = ""

@@ -6,7 +6,9 @@ Flags win over variables, variables over defaults. Every error names what was gi
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from pathlib import Path
 from holdfast.errors import SpecError
 from holdfast.spec.flags import FLAGS, Flag
 from holdfast.spec.job import MARKER, Command, JobRules, LogSpec, NodeSpec
+from holdfast.spec.strategy import Strategy, parse_strategies
 
 MASTER_PORT = 9601
 STORE_PORT = 29500
@@ -97,6 +100,7 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
     host, port = _endpoint(settings, single=single)
     omp = "1" if num_workers > 1 and "OMP_NUM_THREADS" not in env else None
     shutdown = _shutdown(settings, env)
+    hang = _hang_limits(settings["hang_timeout"])
     warm, cold_reason = _start_method(settings, env)
     token = _token(settings, env)
     store_port = _store_port(settings, single=single)
@@ -122,6 +126,9 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         cold_reason=cold_reason,
         drain_s=DRAIN_S if shutdown is None else shutdown,
         shutdown_s=SHUTDOWN_S if shutdown is None else shutdown,
+        standby=settings["standby"].whole(0, 64),
+        hang_floor_s=hang[0],
+        hang_ceiling_s=hang[1],
         signals=_signals(settings["signals_to_handle"]),
         events_file=_writable(settings["events"]),
         marker=marker,
@@ -236,12 +243,35 @@ def _rules(settings: Settings, env: Mapping[str, str], notes: list[str]) -> JobR
         min_nodes=low,
         max_nodes=high,
         max_restarts=settings["max_restarts"].whole(0),
+        strategies=_strategies(settings, env, notes),
         join_timeout_s=conf.get("join_timeout", 600.0),
         last_call_s=conf.get("last_call_timeout", 5.0),
         beat_s=beat_s,
         lease_s=beat_s * conf.get("keep_alive_max_attempt", 5.0),
         stop_timeout_s=shutdown + 30.0,
     )
+
+
+MINDSPORE_SWITCHES = {"UCE": "retry", "HCCE": "retry", "ARF": "recover", "TTP": "dump"}
+
+
+def _strategies(settings: Settings, env: Mapping[str, str], notes: list[str]) -> tuple[Strategy, ...]:
+    """From the flag; else from MindSpore's switches, where they are set; else the default."""
+    if env.get("HCCL_OP_RETRY_ENABLE"):
+        notes.append("HCCL_OP_RETRY_ENABLE does nothing here: a collective that fails makes the whole step run again")
+    switches = env.get("MS_ENABLE_TFT")
+    if settings.given("recover_strategy") or not switches:
+        setting = settings["recover_strategy"]
+        return parse_strategies(setting.value or "", source=setting.source)
+    names: list[str] = []
+    for name, value in re.findall(r"(\w+)\s*:\s*(\w+)", switches):
+        if name not in MINDSPORE_SWITCHES:
+            notes.append(f"MS_ENABLE_TFT: {name} does nothing here")
+        elif value == "1":
+            names.append(MINDSPORE_SWITCHES[name])
+    if not names and not re.search(r"\w+\s*:\s*\w+", switches):
+        raise SpecError("MS_ENABLE_TFT", switches, "it must look like {UCE:1, HCCE:1}")
+    return parse_strategies(",".join(names), source="MS_ENABLE_TFT")
 
 
 CONF_KEYS = {
@@ -299,6 +329,10 @@ def _store_port(settings: Settings, *, single: bool) -> int:
         return settings["master_port"].whole(0, 65535)
     by_endpoint = settings["rdzv_endpoint"].value is not None
     return 0 if single or by_endpoint else STORE_PORT
+
+
+def token_from_environment() -> str | None:
+    return os.environ.get("HOLDFAST_TOKEN") or None
 
 
 def _token(settings: Settings, env: Mapping[str, str]) -> str | None:
@@ -377,6 +411,16 @@ def _shutdown(settings: Settings, env: Mapping[str, str]) -> float | None:
     if value := env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
         return Setting(value, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT").seconds()
     return None
+
+
+def _hang_limits(setting: Setting) -> tuple[float, float]:
+    if setting.value == "off":
+        return math.inf, math.inf
+    least, colon, most = (setting.value or "").partition(":")
+    floor, ceiling = Setting(least, setting.source).seconds(), Setting(most, setting.source).seconds() if colon else 0.0
+    if not colon or not 0 < floor <= ceiling:
+        raise SpecError(setting.source, setting.value, "it must be MIN:MAX in seconds with 0 < MIN <= MAX, or off")
+    return floor, ceiling
 
 
 def _writable(setting: Setting) -> str | None:

@@ -1,0 +1,226 @@
+"""The processes of this node: started, invited, watched, and told of to the core."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.agent import requests
+from holdfast.agent.attachments import Attachments
+from holdfast.agent.console import Console
+from holdfast.agent.hangs import HangWatch, Watched, kill_worker
+from holdfast.agent.interpreter import Died, Interpreter
+from holdfast.agent.interpreter import Event as InterpreterEvent
+from holdfast.agent.launcher import Launcher
+from holdfast.agent.logs import read_error
+from holdfast.agent.seats import Seats
+from holdfast.core import workers as core
+from holdfast.core.budget import Budget
+from holdfast.core.progress import Limits
+from holdfast.observe import beacon
+from holdfast.spec.job import NodeSpec
+from holdfast.wire.worker import AtLoop, Attach, Committed, Faulted, FromWorker, Join, Raised, Stranded
+
+STANDBY_DELAY_S = 1.0
+"""A standby is not urgent, and must not take time from a start or a repair."""
+MAX_STANDBYS_STARTED = 100
+STANDBY_WINDOW_S = 3600.0
+
+
+class Crew:
+    """Turns the core's decisions about workers into processes, and what happens to those into events."""
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        *,
+        console: Console,
+        interpreter: Interpreter,
+        logs: Path,
+        store: socket.socket,
+        put: Callable[[core.Event], None],
+    ) -> None:
+        self._spec = spec
+        self._console = console
+        self._interpreter = interpreter
+        self._store = store
+        self._put = put
+        self._launcher = Launcher(spec, console=console, interpreter=interpreter, logs=logs)
+        self._attachments = Attachments(self._launcher.agent_socket, self._note_worker)
+        self._seats = Seats(spec.num_workers)
+        self._hangs = HangWatch(
+            Limits(spec.hang_floor_s, spec.hang_ceiling_s), workers=self._watched, hung=self._note_hang
+        )
+        self._verdicts: dict[int, str] = {}
+        """Why we killed a worker, until its end is reported."""
+        self._launch: core.Launch | None = None
+        self._awaited = 0
+        self._has_torch = True
+        self._standby_budget = Budget(MAX_STANDBYS_STARTED, window_s=STANDBY_WINDOW_S)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        await self._attachments.open()
+        self._interpreter.watch()
+        self._tasks.append(asyncio.create_task(self._hangs.run()))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._attachments.close()
+        await self._interpreter.stop()
+
+    # --- what the core decides ----------------------------------------------------------------------------------
+
+    def launch(self, action: core.Launch) -> None:
+        """Start these workers now, or as soon as the interpreter is warm; a standby takes a rank at once."""
+        self._launch = action
+        rest: list[int] = []
+        for local_rank in action.local_ranks:
+            pid = self._seats.promote(local_rank) if action.world.repairs else None
+            if pid is None:
+                rest.append(local_rank)
+                continue
+            self._put(core.WorkerStarted(local_rank, pid))
+            self._put(core.WorkerAttached(pid))
+        self._fork_soon(core.Launch(action.world, action.placement, tuple(rest)))
+        self._start_standbys_soon()
+
+    def invite(self, action: core.Invite) -> None:
+        world, placement = action.world, action.placement
+        join = Join(
+            world.generation,
+            placement.first_rank + action.local_rank,
+            action.local_rank,
+            world.size,
+            world.store.host,
+            world.store.port,
+            not world.repairs,
+        )
+        self._attachments.send(action.pid, join)
+
+    def forward(self, number: int) -> None:
+        self._interpreter.signal(number)
+
+    def sweep(self) -> None:
+        self._launch = None
+        self._awaited = 0
+        self._interpreter.sweep()
+
+    def _fork_soon(self, action: core.Launch) -> None:
+        if self._interpreter.ready.is_set():
+            self._fork(action)
+            return
+        waiting = asyncio.create_task(self._fork_when_warm(action))
+        self._tasks = [task for task in self._tasks if not task.done()] + [waiting]
+
+    async def _fork_when_warm(self, action: core.Launch) -> None:
+        await self._interpreter.ready.wait()
+        if self._launch is not None and self._launch.world.generation >= action.world.generation:
+            self._fork(action)
+
+    def _fork(self, action: core.Launch) -> None:
+        self._awaited += len(action.local_ranks)
+        try:
+            self._launcher.launch(action, self._store if self._has_torch else None)
+        except OSError as error:
+            text = f"{error.filename or 'launch'}: {error.strerror}"
+            self._put(core.LaunchFailed(action.world.generation, text))
+
+    def _start_standbys_soon(self) -> None:
+        if self._spec.standby:
+            asyncio.get_running_loop().call_later(STANDBY_DELAY_S, self._start_standbys)
+
+    def _start_standbys(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._launch is None or not self._interpreter.ready.is_set():
+            return
+        for slot in self._seats.free_standby_slots(self._spec.standby):
+            if self._standby_budget.spend(now=loop.time()):
+                self._launcher.start_standby(self._launch.world, self._launch.placement, slot)
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def on_interpreter(self, event: InterpreterEvent) -> None:
+        match event:
+            case requests.Ready():
+                self._has_torch = event.has_torch or bool(event.cold_reason)
+                if event.cold_reason not in ("", requests.ASKED_FOR):
+                    self._console.say(f"workers are started cold: {event.cold_reason}")
+            case requests.Started():
+                self._seats.seat(event.pid, event.local_rank)
+                if event.local_rank < self._spec.num_workers:
+                    self._awaited -= 1
+                    self._put(core.WorkerStarted(event.local_rank, event.pid))
+            case requests.Exited():
+                self._note_exit(event)
+            case requests.StoreExited():
+                if event.code != requests.NO_TORCH:
+                    self._put(core.StoreDied(event.generation))
+            case requests.Swept():
+                self._seats.clear()
+                if not event.clean:
+                    self._console.say("a process did not die of SIGKILL and is left behind", level="error")
+                self._put(core.Swept())
+            case Died():
+                text = f"the warm interpreter ended {event.reason}"
+                self._console.say(f"{text}; a new one is being warmed", level="warning")
+                if self._awaited > 0 and self._launch is not None:
+                    self._awaited = 0
+                    self._put(core.LaunchFailed(self._launch.world.generation, text))
+
+    def _note_exit(self, event: requests.Exited) -> None:
+        local_rank, slot = self._seats.leave(event.pid)
+        verdict = self._verdicts.pop(event.pid, "")
+        if local_rank is None:
+            # A standby: nobody misses it, but another one should be ready.
+            self._start_standbys_soon()
+            return
+        code = event.code if event.code >= 0 else None
+        number = -event.code if event.code < 0 else None
+        error, step = verdict, None
+        if event.code != 0:
+            restarts = self._launch.world.restart_count if self._launch is not None else 0
+            error = verdict or read_error(self._launcher.error_file(restarts, slot))
+            seen = beacon.read(self._launcher.beacon(slot))
+            step = seen.step if seen is not None else None
+        self._put(core.WorkerExited(local_rank, event.pid, code, number, error, step))
+
+    def _note_worker(self, pid: int, message: FromWorker) -> None:
+        """What the SDK in a worker says."""
+        match message:
+            case Attach():
+                self._seats.attached.add(pid)
+                if pid in self._seats.local_ranks:
+                    self._put(core.WorkerAttached(pid))
+            case AtLoop():
+                self._seats.park(pid)
+            case Faulted():
+                self._put(core.StepFailed(pid, message.generation, message.step, message.kind, message.error))
+            case Raised():
+                self._put(core.WorkerRaised(pid))
+            case Committed():
+                self._put(core.StepCommitted(pid, message.generation, message.timings_ms))
+            case Stranded():
+                self._put(core.StateLost(message.generation))
+
+    # --- hangs --------------------------------------------------------------------------------------------------
+
+    def _watched(self) -> dict[int, Watched]:
+        seats, placement = self._seats, self._launch.placement if self._launch is not None else None
+        if placement is None or self._launch is None:
+            return {}
+        found: dict[int, Watched] = {}
+        for pid, local_rank in seats.local_ranks.items():
+            if pid in seats.attached:
+                slot = seats.slots[pid]
+                error_file = self._launcher.error_file(self._launch.world.restart_count, slot)
+                stack = error_file.with_name(error_file.name + ".crash")
+                found[placement.first_rank + local_rank] = Watched(pid, self._launcher.beacon(slot), stack)
+        return found
+
+    def _note_hang(self, pid: int, reason: str) -> None:
+        self._verdicts[pid] = reason
+        kill_worker(pid)

@@ -1,0 +1,94 @@
+"""Watching this node's beacons for ranks that hang; no messages, a few reads of shared memory a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.progress import Limits, Progress, View
+from holdfast.observe import beacon
+from holdfast.observe.beacon import STACK_SIGNAL
+
+LOOK_S = 0.2
+STACK_S = 0.1
+"""For a worker to write its stack; one that is stopped or stuck in the kernel never does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One attached worker."""
+
+    pid: int
+    beacon: Path
+    stack: Path
+
+
+class HangWatch:
+    """Looks at the workers now and then, and says who hangs."""
+
+    def __init__(
+        self, limits: Limits, *, workers: Callable[[], dict[int, Watched]], hung: Callable[[int, str], None]
+    ) -> None:
+        self._limits = limits
+        self._workers = workers
+        self._hung = hung
+        self._generation = 0
+        self._progress = Progress(limits)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        workers = self._workers()
+        views = {rank: view for rank, worker in workers.items() if (view := self._view(worker)) is not None}
+        if len(views) < len(workers):
+            return
+        verdict = self._progress.judge(views, now=time.monotonic())
+        for rank in verdict.hung:
+            worker = workers[rank]
+            stack = "" if views[rank].stopped else await self._stack(worker)
+            if _waits_for_others(stack):
+                continue
+            self._hung(worker.pid, f"hang: {verdict.reason}\n{stack}".rstrip())
+
+    def _view(self, worker: Watched) -> View | None:
+        seen = beacon.read(worker.beacon)
+        if seen is None:
+            return None
+        return View(seen.step, seen.phase.name.lower(), seen.since_s, _is_stopped(worker.pid))
+
+    async def _stack(self, worker: Watched) -> str:
+        with contextlib.suppress(OSError):
+            os.truncate(worker.stack, 0)
+            os.kill(worker.pid, STACK_SIGNAL)
+        await asyncio.sleep(STACK_S)
+        with contextlib.suppress(OSError):
+            text = worker.stack.read_text(errors="replace")
+            os.truncate(worker.stack, 0)
+            return text
+        return ""
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
+def _waits_for_others(stack: str) -> bool:
+    """Whether the newest frame of the main thread is in a collective: then somebody else is to blame."""
+    frames = [line for line in stack.splitlines() if line.startswith("  File")]
+    return bool(frames) and "/torch/distributed/" in frames[0]
+
+
+def kill_worker(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

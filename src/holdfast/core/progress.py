@@ -1,0 +1,87 @@
+"""Telling a rank that hangs from ranks that wait for it.
+
+A rank is judged only inside guarded functions. One that works on its own and does not get on while a peer waits in a
+collective hangs once its time is up; one that is stopped hangs wherever it is. The time allowed follows the steps
+seen so far, between a floor and a ceiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+STEPS_BEFORE_TRUST = 3
+"""The first steps compile, allocate and connect: until so many are seen, the ceiling is the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rank as its beacon and the kernel show it."""
+
+    step: int
+    phase: str
+    """`outside`, `working`, `waiting` or `joining`."""
+    since: float
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    floor_s: float
+    ceiling_s: float
+    factor: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    hung: tuple[int, ...]
+    reason: str
+    check_at: float | None
+    """When to look again."""
+
+
+class Progress:
+    """The pace of one node's ranks, from what is seen of them now and then."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+        self._stopped_at: dict[int, float] = {}
+        """When each stopped rank was first seen so."""
+
+    def allowed_s(self) -> float:
+        """How long a rank may take for one phase."""
+        limits = self._limits
+        if self._first is None or self._last is None:
+            return limits.ceiling_s
+        num_steps = self._last[0] - self._first[0]
+        if num_steps < STEPS_BEFORE_TRUST:
+            return limits.ceiling_s
+        pace_s = (self._last[1] - self._first[1]) / num_steps
+        return min(limits.ceiling_s, max(limits.floor_s, limits.factor * pace_s))
+
+    def judge(self, views: Mapping[int, View], *, now: float) -> Verdict:
+        """Who hangs, and when to look again."""
+        inside = {rank: view for rank, view in views.items() if view.phase in ("working", "waiting")}
+        self._note(views, now=now)
+        allowed_s = self.allowed_s()
+        waited_for = any(view.phase == "waiting" for view in inside.values()) or len(views) == 1
+        self._stopped_at = {rank: self._stopped_at.get(rank, now) for rank, view in views.items() if view.stopped}
+        suspects = {rank: view.since for rank, view in inside.items() if view.phase == "working" and waited_for}
+        dates = {rank: since + allowed_s for rank, since in (suspects | self._stopped_at).items()}
+        late = tuple(sorted(rank for rank, date in dates.items() if now >= date))
+        if late:
+            rank = late[0]
+            what = "is stopped" if views[rank].stopped else "does not get on while its peers wait"
+            return Verdict(late, f"rank {rank} {what} at step {views[rank].step} for {allowed_s:.2f} s", None)
+        return Verdict((), "", min(dates.values(), default=None))
+
+    def _note(self, views: Mapping[int, View], *, now: float) -> None:
+        if not views:
+            return
+        step = min(view.step for view in views.values())
+        if self._first is None or step < self._first[0]:
+            self._first = (step, now)
+        if self._last is None or step > self._last[0]:
+            self._last = (step, now)

@@ -1,0 +1,1 @@
+"""How a job is repaired: the cheapest strategy that applies."""

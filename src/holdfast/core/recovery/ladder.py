@@ -1,0 +1,74 @@
+"""The ladder: which strategy repairs a fault.
+
+Users name strategies in any order; they are used finest first. `exit` is always there. A strategy that does not
+apply hands over to the next one, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.spec.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the master knows of a fault when it has to choose."""
+
+    num_lost: int
+    """Processes that are gone."""
+    num_alive: int
+    """Processes that live and hold the state."""
+    all_attached: bool
+    """Whether every live process uses the SDK, and so can be told to join another world."""
+    repeated: bool
+    """Whether the same exception was raised at the same step before."""
+    repairs_left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    strategy: Strategy
+    reason: str
+    restartable: bool = True
+    """Whether `exit` may be followed by a restart: not if the script itself is at fault."""
+
+
+def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
+    """The first strategy that applies, with the reasons why those before it do not."""
+    if situation.repeated:
+        reason = "the same exception was raised at the same step again: the script is at fault"
+        return Plan(Strategy.EXIT, reason, restartable=False)
+    skipped: list[str] = []
+    for strategy in allowed:
+        objection = _objection(strategy, situation)
+        if not objection:
+            return Plan(strategy, "; ".join([*skipped, _grounds(strategy, situation)]))
+        skipped.append(f"{strategy.value}: {objection}")
+    raise AssertionError("exit always applies")
+
+
+def _objection(strategy: Strategy, situation: Situation) -> str:
+    if strategy is Strategy.EXIT:
+        return ""
+    if strategy not in (Strategy.RETRY, Strategy.RECOVER_IN_PLACE):
+        return "not available yet"
+    if not situation.all_attached:
+        return "not every worker uses the SDK"
+    if not situation.repairs_left:
+        return "too many repairs within the window"
+    if situation.num_alive == 0:
+        return "no live worker holds the state"
+    if strategy is Strategy.RETRY and situation.num_lost:
+        return f"{situation.num_lost} processes are lost"
+    return ""
+
+
+def _grounds(strategy: Strategy, situation: Situation) -> str:
+    match strategy:
+        case Strategy.RETRY:
+            return "no process is lost"
+        case Strategy.RECOVER_IN_PLACE:
+            return f"{situation.num_alive} live processes hold the state"
+    return "nothing finer applies"

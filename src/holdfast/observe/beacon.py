@@ -1,0 +1,74 @@
+"""How far a worker is, in shared memory: written with one store per phase, read by the agent, no messages.
+
+Layout (little endian, one page per worker): generation, step, phase, and when the phase began in nanoseconds of the
+machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+RECORD = struct.Struct("<qqqq")
+
+STACK_SIGNAL = signal.SIGRTMIN + 9
+"""Makes a worker write its Python stack to its crash file, whatever it is doing."""
+
+
+class Phase(IntEnum):
+    OUTSIDE = 0
+    """Between guarded functions: nobody judges how long that takes."""
+    WORKING = 1
+    """In a guarded function, on its own."""
+    WAITING = 2
+    """In a collective: it waits for others."""
+    JOINING = 3
+    """Waiting for the other ranks of a new world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one read of a beacon shows."""
+
+    generation: int
+    step: int
+    phase: Phase
+    since_s: float
+
+
+class Beacon:
+    """The writing side, in the worker."""
+
+    def __init__(self, path: str | None) -> None:
+        self._map: mmap.mmap | None = None
+        self.generation = 0
+        self.step = 0
+        if path is not None:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.ftruncate(fd, RECORD.size)
+            self._map = mmap.mmap(fd, RECORD.size)
+            os.close(fd)
+
+    def show(self, phase: Phase) -> None:
+        if self._map is not None:
+            RECORD.pack_into(self._map, 0, self.generation, self.step, phase, time.monotonic_ns())
+
+
+def read(path: Path) -> Sample | None:
+    """The last thing a worker showed; None if it has none yet."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < RECORD.size:
+        return None
+    generation, step, phase, since_ns = RECORD.unpack_from(data)
+    if since_ns == 0:
+        return None
+    return Sample(generation, step, Phase(phase), since_ns / 1e9)

@@ -1,0 +1,66 @@
+"""The worker's line to its agent: a thread that listens, so that a blocked step can be interrupted.
+
+It is the only thread of the SDK. It sleeps in `recv` until a world ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.errors import JobError
+from holdfast.wire.worker import Attach, Join, Message, frame, read_from_agent
+
+
+class Channel:
+    """Where a worker hears of new worlds and says what its agent must know."""
+
+    def __init__(self, path: str, *, interrupt: Callable[[], None]) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(path)
+        self._interrupt = interrupt
+        self._changed = threading.Condition()
+        self._join: Join | None = None
+        self.arrived_at = 0.0
+        """When the newest world became known here."""
+        self._gone = False
+        self._thread = threading.Thread(target=self._listen, name="holdfast", daemon=True)
+        self._thread.start()
+        self.send(Attach(os.getpid()))
+
+    def send(self, message: Message) -> None:
+        try:
+            self._socket.sendall(frame(message))
+        except OSError as error:
+            raise JobError("the agent of this node is gone") from error
+
+    def newest(self) -> Join | None:
+        return self._join
+
+    def wait_above(self, generation: int, *, timeout_s: float | None) -> Join:
+        """The newest world above `generation`; raises when none comes in time or the agent is gone."""
+        with self._changed:
+            arrived = self._changed.wait_for(
+                lambda: self._gone or (self._join is not None and self._join.generation > generation), timeout_s
+            )
+        join = self._join
+        if join is not None and join.generation > generation:
+            return join
+        reason = "the agent of this node is gone" if self._gone else f"no new world within {timeout_s:g} s"
+        raise JobError(reason if not arrived or self._gone else "no new world")
+
+    def _listen(self) -> None:
+        while True:
+            message = read_from_agent(self._socket)
+            with self._changed:
+                if message is None:
+                    self._gone = True
+                elif self._join is None or message.generation > self._join.generation:
+                    self._join, self.arrived_at = message, time.monotonic()
+                self._changed.notify_all()
+            if message is None:
+                return
+            self._interrupt()

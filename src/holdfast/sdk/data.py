@@ -1,0 +1,153 @@
+"""Data that is read exactly once: which samples a step uses depends on the seed and the step alone.
+
+Position p of step s is the same sample whether three or four workers run it. A repaired step reads the same samples
+again; a prefetched batch is kept unless rank or world size changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from holdfast.errors import SpecError
+from holdfast.sdk.seeds import derive, seed_all, undisturbed
+
+
+class Data:
+    """A map-style dataset in an order of its own per epoch."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        global_batch: int,
+        seed: int = 0,
+        micro_batch: int | None = None,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        collate: Any = default_collate,  # noqa: ANN401  any collate function
+    ) -> None:
+        self.size = len(dataset)  # type: ignore[arg-type]
+        if global_batch < 1 or self.size < 1:
+            raise SpecError("data(global_batch=)", global_batch, "it must be 1 or more, and the dataset not empty")
+        if micro_batch is not None and micro_batch < 1:
+            raise SpecError("data(micro_batch=)", micro_batch, "it must be 1 or more")
+        self.global_batch = global_batch
+        self.micro_batch = micro_batch
+        self.seed = seed
+        self._dataset = dataset
+        self._shuffle = shuffle
+        self._num_workers = num_workers
+        self._prefetch = prefetch
+        self._collate = collate
+        self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
+        self._iterator: Iterator[Any] | None = None
+        self._expected: tuple[int, int, int] | None = None
+        self._last: tuple[int, int, int] | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.size // self.global_batch)
+
+    def epoch_of(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def global_ids(self, step: int) -> list[int]:
+        """The samples of a step, in order, over all ranks."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        order = self._epoch_order(epoch)
+        return [int(i) for i in order[batch * self.global_batch : (batch + 1) * self.global_batch]]
+
+    def local_ids(self, step: int, *, rank: int, size: int) -> list[int]:
+        """This rank's consecutive part of them; parts differ by one sample at most."""
+        ids = self.global_ids(step)
+        return ids[len(ids) * rank // size : len(ids) * (rank + 1) // size]
+
+    def share(self, step: int, *, rank: int, size: int) -> float:
+        """This rank's part of the global batch."""
+        return len(self.local_ids(step, rank=rank, size=size)) / len(self.global_ids(step))
+
+    def batches(self, step: int, *, rank: int, size: int) -> list[Any]:
+        """This rank's micro-batches of a step; read again when it is run again, as it may have changed them."""
+        key = (step, rank, size)
+        if self._last == key:
+            return self._fetch(step, self.local_ids(step, rank=rank, size=size))
+        batches = self._load(key)
+        self._last = key
+        return batches
+
+    # --- loading ------------------------------------------------------------------------------------------------
+
+    def _epoch_order(self, epoch: int) -> torch.Tensor:
+        if self._order[0] != epoch:
+            if self._shuffle:
+                generator = torch.Generator().manual_seed(derive(self.seed, epoch))
+                self._order = (epoch, torch.randperm(self.size, generator=generator))
+            else:
+                self._order = (epoch, torch.arange(self.size))
+        return self._order[1]
+
+    def _load(self, key: tuple[int, int, int]) -> list[Any]:
+        step, rank, size = key
+        if self._num_workers == 0:
+            return self._fetch(step, self.local_ids(step, rank=rank, size=size))
+        if self._iterator is None or self._expected != key:
+            self._iterator = iter(self._loader(step, rank, size))
+        self._expected = (step + 1, rank, size)
+        batches: list[Any] = next(self._iterator)
+        return batches
+
+    def _fetch(self, step: int, ids: list[int]) -> list[Any]:
+        fetcher = _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch)
+        with undisturbed():
+            return fetcher[(self.epoch_of(step), ids)]
+
+    def _loader(self, step: int, rank: int, size: int) -> DataLoader[Any]:
+        return DataLoader(
+            _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch),
+            sampler=_Steps(self, step, rank, size),
+            batch_size=None,
+            num_workers=self._num_workers,
+            prefetch_factor=self._prefetch,
+        )
+
+
+class _Steps:
+    """An endless sampler: the ids of one step after the other."""
+
+    def __init__(self, data: Data, step: int, rank: int, size: int) -> None:
+        self._data, self._step, self._rank, self._size = data, step, rank, size
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        step = self._step
+        while True:
+            yield self._data.epoch_of(step), self._data.local_ids(step, rank=self._rank, size=self._size)
+            step += 1
+
+
+class _Fetcher(Dataset[list[Any]]):
+    """Reads the samples of a step; what a sample's transforms draw depends on (seed, epoch, index) alone."""
+
+    def __init__(self, dataset: Dataset[Any], collate: Any, seed: int, micro_batch: int | None) -> None:  # noqa: ANN401
+        self._dataset = dataset
+        self._collate = collate
+        self._seed = seed
+        self._micro_batch = micro_batch
+
+    def __getitem__(self, key: tuple[int, list[int]]) -> list[Any]:
+        epoch, ids = key
+        size = self._micro_batch or len(ids) or 1
+        if isinstance(self._dataset, TensorDataset) and self._collate is default_collate:
+            # No code of the user's runs for a sample, so nothing is drawn, and whole batches can be taken.
+            parts = (torch.tensor(ids[at : at + size]) for at in range(0, len(ids), size))
+            return [list(self._dataset[part]) for part in parts]
+        samples = [self._sample(epoch, index) for index in ids]
+        return [self._collate(samples[at : at + size]) for at in range(0, len(samples), size)]
+
+    def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401
+        seed_all(derive(self._seed, epoch, index), devices=False)
+        return self._dataset[index]

@@ -1,0 +1,116 @@
+"""The communicators of one generation: built, severed from another thread, and dropped.
+
+gloo cannot be interrupted: `abort()` does nothing, and a collective whose peer is silent blocks until its timeout.
+What does unblock it is the end of its connections. So we remember which sockets appeared while the group was
+built, and shut them down when the generation is over. Its listening socket must not be touched: gloo ends the
+process then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from holdfast.core.ids import Address
+
+CONNECT_S = 2.0
+CONNECT_PER_RANK_S = 0.05
+"""For ranks that are all there to connect; gloo waits five times as long. Whoever waits for a peer to connect to it has
+no socket yet that could be shut: should that peer die just then, nothing but this ends the wait."""
+
+Socket = tuple[int, str]
+"""A descriptor with the inode it stood for: descriptors are used again, inodes are not."""
+
+
+def open_sockets() -> set[Socket]:
+    found: set[Socket] = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:"):
+                found.add((int(name), link))
+    return found
+
+
+def shut(sockets: set[Socket]) -> int:
+    """End those of `sockets` that still are what they were and are connected; how many that were."""
+    num_shut = 0
+    for fd, link in sorted(sockets):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}") != link:
+                continue
+            with socket.socket(fileno=os.dup(fd)) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                connection.getpeername()
+                connection.shutdown(socket.SHUT_RDWR)
+                num_shut += 1
+    return num_shut
+
+
+class Severed(Exception):
+    """The generation ended while its group was being built."""
+
+
+class Group:
+    """The default group of `torch.distributed`, for one generation."""
+
+    def __init__(self, *, generation: int, rank: int, size: int, store: Address, timeout_s: float) -> None:
+        self.generation = generation
+        self.rank = rank
+        self.size = size
+        self._store = store
+        self._timeout = timedelta(seconds=timeout_s)
+        self._lock = threading.Lock()
+        self._sockets: set[Socket] = set()
+        self._known = open_sockets()
+        self._severed = False
+
+    def build(self) -> None:
+        """Blocks until every rank of the generation is here; `sever` from another thread ends the wait."""
+        try:
+            client = dist.TCPStore(  # type: ignore[attr-defined]
+                self._store.host, self._store.port, is_master=False, timeout=self._timeout, wait_for_workers=False
+            )
+            self._note_sockets()
+            store = dist.PrefixStore(f"generation/{self.generation}", client)  # type: ignore[attr-defined]
+            self._await_everyone(store)
+            connect = timedelta(seconds=CONNECT_S + CONNECT_PER_RANK_S * self.size)
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=connect)
+            distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001  torch has no public way
+            self._note_sockets()
+        except (RuntimeError, dist.DistError) as error:
+            if self._severed:
+                raise Severed from error
+            raise
+
+    def sever(self) -> None:
+        """End every wait on this group; called from the watcher's thread."""
+        with self._lock:
+            self._severed = True
+            shut(self._sockets)
+
+    def drop(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        # A group that failed while it was built leaves its number behind, and numbers name the keys in the store:
+        # they have to be the same on every rank, newcomers included.
+        distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way
+
+    def _await_everyone(self, store: Any) -> None:  # noqa: ANN401  torch does not export the type
+        if store.add("arrived", 1) == self.size:
+            store.set("all arrived", b"")
+        store.wait(["all arrived"], self._timeout)
+
+    def _note_sockets(self) -> None:
+        with self._lock:
+            self._sockets = open_sockets() - self._known
+            if self._severed:
+                shut(self._sockets)

@@ -1,0 +1,185 @@
+"""Being in the newest world: leaving the old one, meeting the other ranks, agreeing on a state.
+
+Which step to resume from is settled by the ranks themselves with one small exchange: the highest step that any of
+them has committed. Nobody has to be asked, so the master is not in the way of a repair.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from holdfast.core.ids import Address
+from holdfast.observe.beacon import Beacon, Phase
+from holdfast.sdk.channel import Channel
+from holdfast.sdk.groups import Group, Severed
+from holdfast.sdk.state import Protected
+from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded
+
+GROUP_TIMEOUT_S = 1800.0
+"""What torch.distributed takes too; a world that changed ends every wait long before."""
+VERDICT_TIMEOUT_S = 120.0
+"""From a fault reported by this rank to a new world; on expiry the fault is raised as the script's own."""
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a rank is: steps committed, and sections done since the last of them."""
+
+    committed: int = 0
+    sections: int = 0
+    usable: bool = False
+    """Whether this rank's state is that of `committed` steps: false for a newcomer, and between the first update of
+    a parameter and the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rank's position, as it told the others."""
+
+    committed: int
+    in_section: bool
+    sections: int
+
+
+class Membership:
+    """This process's place in one world after the other."""
+
+    def __init__(self, channel: Channel, protected: Protected, beacon: Beacon, *, launched_at: float) -> None:
+        self.position = Position()
+        self._launched_at = launched_at
+        self.rank = self.local_rank = -1
+        self.size = 0
+        self.sections_to_skip = 0
+        """Sections that others have done and we have not: our script passes them by."""
+        self.joined_in_section = False
+        self._channel = channel
+        self._protected = protected
+        self._beacon = beacon
+        self._group: Group | None = None
+        self._announced = 0
+        self._agreed = False
+        self._entered_at = 0.0
+        self._timings: dict[str, float] = {}
+
+    @property
+    def generation(self) -> int:
+        return self._group.generation if self._group is not None else 0
+
+    def is_outdated(self) -> bool:
+        newest = self._channel.newest()
+        return newest is not None and newest.generation > self.generation
+
+    def sever(self) -> None:
+        """A new world exists, so every wait on the old one is over. Called from the channel's thread."""
+        if self._group is not None and self.is_outdated():
+            self._group.sever()
+
+    def enter(self, *, in_section: bool) -> None:
+        """Be in the newest world with a state that its ranks agree on."""
+        if self._channel.newest() is None:
+            self._channel.send(AtLoop())
+        while True:
+            newest = self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
+            if newest.generation <= self.generation and self._agreed:
+                return
+            self._beacon.show(Phase.JOINING)
+            try:
+                self._meet(newest)
+                self._agree(newest, in_section=in_section)
+            except (Severed, RuntimeError) as error:
+                if not self.is_outdated():
+                    self.report_fault("communication", str(error))
+
+    def newest(self) -> Join:
+        """The newest world; waits for the first."""
+        return self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
+
+    def meet(self) -> None:
+        """Be in the newest world, with whatever state: for what a script does before its loop."""
+        self._meet(self.newest())
+
+    def report_fault(self, kind: str, error: str) -> None:
+        """Say that this rank cannot go on in this world, and wait for the next one."""
+        generation = self.generation
+        self._channel.send(Faulted(generation, self.position.committed, kind, error))
+        self._beacon.show(Phase.JOINING)
+        self._channel.wait_above(generation, timeout_s=VERDICT_TIMEOUT_S)
+
+    def report_end(self, error: BaseException) -> None:
+        """Say that this process is about to end by an exception, so that its peers' errors are understood."""
+        text = "".join(traceback.format_exception(error))
+        self._channel.send(Raised(self.position.committed, text))
+
+    def announce_commit(self, step: int) -> None:
+        """Say so when the first step of a world is committed here: that closes the incident."""
+        if self._announced == self.generation:
+            return
+        self._announced = self.generation
+        rerun_ms = (time.monotonic() - self._entered_at) * 1000
+        self._channel.send(Committed(self.generation, step, {**self._timings, "rerun": rerun_ms}))
+
+    def leave(self) -> None:
+        if self._group is not None:
+            self._group.drop()
+
+    def _meet(self, join: Join) -> None:
+        if join.generation <= self.generation:
+            return
+        began = time.monotonic()
+        self._agreed = False
+        if self._group is not None:
+            self._group.drop()
+        self.rank, self.local_rank, self.size = join.rank, join.local_rank, join.size
+        self._group = Group(
+            generation=join.generation,
+            rank=join.rank,
+            size=join.size,
+            store=Address(join.store_host, join.store_port),
+            timeout_s=GROUP_TIMEOUT_S,
+        )
+        if self.is_outdated():
+            raise Severed
+        self._group.build()
+        waited = "unblock" if self.position.usable or self._announced else "replace"
+        since = self._channel.arrived_at if waited == "unblock" else self._launched_at
+        self._timings = {
+            waited: max(0.0, began - since) * 1000,
+            "reconnect": (time.monotonic() - began) * 1000,
+        }
+        self._beacon.generation = join.generation
+
+    def _agree(self, join: Join, *, in_section: bool) -> None:
+        """Resume from the highest step that any rank has committed; ranks without it receive it."""
+        began, here = time.monotonic(), self.position
+        mine = torch.tensor([here.committed if here.usable else -1, int(in_section), here.sections])
+        everyone = [torch.empty_like(mine) for _ in range(join.size)]
+        dist.all_gather(everyone, mine)
+        views = [View(int(view[0]), bool(view[1]), int(view[2])) for view in everyone]
+        best = max(view.committed for view in views)
+        if best < 0 and not join.fresh:
+            self._channel.send(Stranded(join.generation))
+            raise RuntimeError("no rank holds a state to resume from")
+        source = next(rank for rank, view in enumerate(views) if view.committed == best)
+        needy = [rank for rank, view in enumerate(views) if rank != source and view.committed < max(best, 0)]
+        if join.rank == source:
+            self._protected.send(needy)
+        elif join.rank in needy:
+            # Until all of it is here, what we hold is of no step.
+            here.usable = False
+            self._protected.receive(source)
+        if here.committed < best:
+            here.sections = 0
+        self._follow([view for view in views if view.committed == best])
+        here.committed, here.usable, self._agreed = max(best, 0), True, True
+        self._entered_at = time.monotonic()
+        self._timings["state"] = (self._entered_at - began) * 1000
+
+    def _follow(self, leaders: list[View]) -> None:
+        """Come to where the foremost are: a section that one rank has done cannot be run again with it."""
+        self.joined_in_section = any(view.in_section for view in leaders)
+        self.sections_to_skip = max(view.sections for view in leaders) - self.position.sections

@@ -1,0 +1,151 @@
+"""Gradient averaging on communicators that can be replaced.
+
+The layout of the buckets is fixed when the model is wrapped and never changes, so the order of summation does not
+depend on history: a repaired run adds the same numbers in the same order as an undisturbed one. The buffers of rank
+0 travel with the gradients, so all replicas are equal whenever a step is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+BUCKET_BYTES = 8 << 20
+"""Large enough to amortise a collective, small enough to overlap with the rest of the backward pass."""
+
+
+class Bucket:
+    """Parameters of one dtype and device whose gradients are reduced together."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        first = parameters[0]
+        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+        self.views: list[torch.Tensor] = []
+        offset = 0
+        for parameter in parameters:
+            self.views.append(self.flat[offset : offset + parameter.numel()].view_as(parameter))
+            offset += parameter.numel()
+        self.missing = len(parameters)
+
+    def gather(self) -> None:
+        """Bring the gradients into the flat buffer, and make them views of it."""
+        targets, sources = [], []
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            grad = parameter.grad
+            if grad is None:
+                view.zero_()
+            elif grad.data_ptr() != view.data_ptr():
+                targets.append(view)
+                sources.append(grad)
+            parameter.grad = view
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+
+class DataParallel(nn.Module):
+    """A model whose gradients are averaged over all ranks when `backward()` returns."""
+
+    def __init__(self, module: nn.Module, *, waiting: Callable[[bool], None]) -> None:
+        super().__init__()
+        self.module = module
+        self._show_waiting = waiting
+        self.share = 1.0
+        """This rank's part of the global batch: its gradients count for that much."""
+        self._buckets = [Bucket(parameters) for parameters in _split(module)]
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._buffers_flat = [b for b in module.buffers() if b.numel()]
+        self._next = 0
+        self._works: list[Any] = []
+        self._armed = False
+        self._sync = True
+        for parameter in self._bucket_of:
+            parameter.register_post_accumulate_grad_hook(self._note_gradient)  # type: ignore[no-untyped-call]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the module takes and gives
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients without averaging them."""
+        before, self._sync = self._sync, False
+        try:
+            yield
+        finally:
+            self._sync = before
+
+    def reset(self) -> None:
+        """Forget a failed attempt."""
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.parameters)
+        self._next, self._works, self._armed, self._sync = 0, [], False, True
+
+    def _note_gradient(self, parameter: nn.Parameter) -> None:
+        if not self._sync or not dist.is_initialized():
+            return
+        if not self._armed:
+            self._armed = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
+        self._bucket_of[parameter].missing -= 1
+        # In one order on every rank, whatever order autograd takes: collectives are matched by order.
+        while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
+            self._reduce_next()
+
+    def _reduce_next(self) -> None:
+        bucket = self._buckets[self._next]
+        self._next += 1
+        bucket.gather()
+        bucket.flat.mul_(self.share)
+        self._works.append(dist.all_reduce(bucket.flat, async_op=True))
+
+    def _finish(self) -> None:
+        """The end of the backward pass: reduce what is left, and wait."""
+        while self._next < len(self._buckets):
+            self._reduce_next()
+        packed = self._send_buffers()
+        self._show_waiting(True)
+        for work in self._works:
+            work.wait()
+        self._show_waiting(False)
+        if packed is not None:
+            self._take_buffers(packed)
+        self.reset()
+
+    def _send_buffers(self) -> torch.Tensor | None:
+        if not self._buffers_flat:
+            return None
+        packed = torch.cat([as_bytes(buffer) for buffer in self._buffers_flat])
+        self._works.append(dist.broadcast(packed, src=0, async_op=True))
+        return packed
+
+    def _take_buffers(self, packed: torch.Tensor) -> None:
+        offset = 0
+        for buffer in self._buffers_flat:
+            size = buffer.numel() * buffer.element_size()
+            as_bytes(buffer).copy_(packed[offset : offset + size])
+            offset += size
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory as bytes; writing there writes the tensor."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _split(module: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """Parameters in about the order in which backward yields them, cut into buckets."""
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in reversed([p for p in module.parameters() if p.requires_grad]):
+        kind = (parameter.dtype, parameter.device)
+        if bucket and (size >= BUCKET_BYTES or kind != (bucket[0].dtype, bucket[0].device)):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += parameter.numel() * parameter.element_size()
+    if bucket:
+        yield bucket

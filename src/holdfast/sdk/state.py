@@ -1,0 +1,154 @@
+"""What survives a fault: the protected objects, remembered before an attempt and moved between ranks.
+
+Parameters and optimizer state are not copied before a step: a rank that changed them and did not commit is torn, and
+receives them from one that is not. Everything else that is protected is small, and is put back after a failed
+attempt.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from holdfast.errors import SpecError
+from holdfast.sdk import tree
+from holdfast.sdk.reducer import as_bytes
+
+SMALL_BYTES = 1 << 20
+"""Tensors below this are sent together: each message costs more than its bytes."""
+
+
+class Protected:
+    """Every object that `run.protect` was given, by name."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.extras: dict[str, Any] = {}
+        self._memory: tuple[list[torch.Tensor], dict[str, Any]] | None = None
+
+    def add(self, name: str, value: Any) -> None:  # noqa: ANN401  anything with a state
+        if isinstance(value, nn.Module):
+            self.modules[name] = value
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers[name] = value
+        elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            tree.pack(value.state_dict(), name=name)
+            self.extras[name] = value
+        else:
+            raise SpecError(f"protect({name})", type(value).__name__, "it needs state_dict() and load_state_dict()")
+
+    # --- before an attempt, and after a failed one --------------------------------------------------------------
+
+    def remember(self) -> None:
+        buffers = [buffer.clone() for buffer in self._buffers()]
+        # A copy: most objects give out their live tensors.
+        self._memory = (buffers, {name: copy.deepcopy(value.state_dict()) for name, value in self.extras.items()})
+
+    def put_back(self) -> None:
+        if self._memory is None:
+            return
+        buffers, extras = self._memory
+        with torch.no_grad():
+            for buffer, old in zip(self._buffers(), buffers, strict=True):
+                buffer.copy_(old)
+        for name, state in extras.items():
+            self.extras[name].load_state_dict(state)
+            if isinstance(self.extras[name], torch.amp.GradScaler):
+                # What it did for each optimizer since its last update is not in its state.
+                self.extras[name]._per_optimizer_states.clear()  # noqa: SLF001
+
+    def forget(self) -> None:
+        """What was remembered is committed: it must not be put back any more."""
+        self._memory = None
+
+    def _buffers(self) -> list[torch.Tensor]:
+        return [buffer for module in self.modules.values() for buffer in module.buffers()]
+
+    def _in_place(self) -> list[torch.Tensor]:
+        """Tensors that every rank has, in the same order: parameters and buffers."""
+        found: list[torch.Tensor] = []
+        for module in self.modules.values():
+            found += [parameter.detach() for parameter in module.parameters()]
+            found += list(module.buffers())
+        return found
+
+    # --- from rank to rank --------------------------------------------------------------------------------------
+
+    def send(self, ranks: list[int]) -> None:
+        """Send the whole state to `ranks`."""
+        states = {
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "extras": {name: value.state_dict() for name, value in self.extras.items()},
+        }
+        skeleton, tensors = tree.pack(states, name="state")
+        header = msgspec.msgpack.encode((skeleton, tree.shapes(tensors)))
+        payload = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        for rank in ranks:
+            dist.send(torch.tensor([payload.numel()]), rank)
+            dist.send(payload, rank)
+            for chunk in _chunks([*self._in_place(), *tensors]):
+                dist.send(
+                    torch.cat([as_bytes(t.contiguous()) for t in chunk]) if len(chunk) > 1 else _flat(chunk), rank
+                )
+
+    def receive(self, rank: int) -> None:
+        """Take the whole state from `rank`; ours is overwritten."""
+        length = torch.empty(1, dtype=torch.int64)
+        dist.recv(length, rank)
+        payload = torch.empty(int(length), dtype=torch.uint8)
+        dist.recv(payload, rank)
+        skeleton, shapes = msgspec.msgpack.decode(
+            payload.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
+        )
+        tensors = [tree.empty(shape, torch.device("cpu")) for shape in shapes]
+        for chunk in _chunks([*self._in_place(), *tensors]):
+            _receive_chunk(chunk, rank)
+        states = tree.unpack(skeleton, tensors)
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(states["optimizers"][name])
+        for name, value in self.extras.items():
+            value.load_state_dict(states["extras"][name])
+
+
+def _chunks(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Large tensors alone, runs of small ones together; the same cut on both sides."""
+    chunks: list[list[torch.Tensor]] = []
+    room = 0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if size == 0:
+            continue
+        if size > SMALL_BYTES:
+            chunks.append([tensor])
+            room = 0
+        elif size > room:
+            chunks.append([tensor])
+            room = SMALL_BYTES - size
+        else:
+            chunks[-1].append(tensor)
+            room -= size
+    return chunks
+
+
+def _flat(chunk: list[torch.Tensor]) -> torch.Tensor:
+    return as_bytes(chunk[0].contiguous())
+
+
+def _receive_chunk(chunk: list[torch.Tensor], rank: int) -> None:
+    with torch.no_grad():
+        if len(chunk) == 1 and chunk[0].is_contiguous():
+            dist.recv(as_bytes(chunk[0]), rank)
+            return
+        packed = torch.empty(sum(t.numel() * t.element_size() for t in chunk), dtype=torch.uint8)
+        dist.recv(packed, rank)
+        offset = 0
+        for tensor in chunk:
+            size = tensor.numel() * tensor.element_size()
+            tensor.copy_(packed[offset : offset + size].clone().view(tensor.dtype).view(tensor.shape))
+            offset += size
