@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast import faults
+from holdfast.version import __version__
+
 if TYPE_CHECKING:
     from holdfast.sdk.session import Run
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "faults", "init"]
 
 
 def init() -> Run:

@@ -70,7 +70,7 @@ def in_collective(line: Connection, port: int) -> None:
 def in_store(line: Connection, port: int) -> None:
     victim = Victim(line, make_group(0, port))
     victim.group.build()
-    store = dist.distributed_c10d._get_default_store()
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
     victim.attempt(lambda: store.get("never"))
 
 

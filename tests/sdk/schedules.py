@@ -194,7 +194,7 @@ def _differences(played: Played, calm: Played) -> list[str]:
             at = (entry["rank"], entry.get("step"))
             for name in entry.keys() - {"what", "rank", "pid", "step"}:
                 # A rank that received a step's outcome has no value of its own.
-                if entry[name] is not None and entry[name] != expected[at][name]:
+                if entry[name] is not None and entry[name] != expected[at][name]:  # noqa: PERF401
                     found.append(f"rank {at[0]}: {what} {at[1]}: {name} differs")
         done = {(entry["rank"], entry.get("step")) for entry in seen}
         if what == "final":

@@ -84,7 +84,7 @@ def test_the_wait_for_a_rank_that_never_comes_ends(start: Start) -> None:
 
 
 def test_the_wait_for_a_rank_that_vanishes_while_it_connects_ends(start: Start) -> None:
-    """One side of a pair waits to be connected to, and then has no socket that could be shut. Which side is by chance."""
+    """One side of a pair waits to be connected to, and then has no socket that could be shut; chance says which."""
     for generation in range(1, 10):
         vanishing, peers_line = start(blocked.vanishing_peer, generation)
         assert hear(peers_line, within_s=START_S) == "built"

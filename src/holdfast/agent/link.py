@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from holdfast import __version__
 from holdfast.core.backoff import Backoff
 from holdfast.core.ids import Address
 from holdfast.core.workers import Heard, OrderReceived, Report
 from holdfast.errors import JobError, ProtocolError, Refused
 from holdfast.spec.job import NodeSpec
+from holdfast.version import __version__
 from holdfast.wire.identity import machine_id
 from holdfast.wire.messages import (
     MAX_MESSAGE_BYTES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from holdfast import __version__
 from holdfast.agent.console import plain_error
 from holdfast.cli.incidents import incidents
 from holdfast.cli.run import run
 from holdfast.errors import HoldfastError
+from holdfast.version import __version__
 
 USAGE = """\
 usage: holdfast COMMAND ...

@@ -10,11 +10,11 @@ import msgspec
 from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler, Middleware
 
-from holdfast import __version__
 from holdfast.core.job import AgentDied, NodeRegistered, StatusReported
 from holdfast.errors import ProtocolError
 from holdfast.master.driver import Driver, Member
 from holdfast.master.views import job_view
+from holdfast.version import __version__
 from holdfast.wire.identity import is_dead, machine_id
 from holdfast.wire.messages import (
     MAX_MESSAGE_BYTES,
