@@ -192,10 +192,10 @@ def _differences(played: Played, calm: Played) -> list[str]:
         seen = played.of(what)
         for entry in seen:
             at = (entry["rank"], entry.get("step"))
-            for name in entry.keys() - {"what", "rank", "pid", "step"}:
-                # A rank that received a step's outcome has no value of its own.
-                if entry[name] is not None and entry[name] != expected[at][name]:
-                    found.append(f"rank {at[0]}: {what} {at[1]}: {name} differs")
+            # A rank that received a step's outcome has no value of its own.
+            own = [name for name in entry.keys() - {"what", "rank", "pid", "step"} if entry[name] is not None]
+            differing = [name for name in sorted(own) if entry[name] != expected[at][name]]
+            found += [f"rank {at[0]}: {what} {at[1]}: {name} differs" for name in differing]
         done = {(entry["rank"], entry.get("step")) for entry in seen}
         if what == "final":
             found += [f"rank {rank} has not ended" for rank, _ in expected.keys() - done]
