@@ -27,16 +27,15 @@ class Results:
 
 
 def table(results: Results) -> str:
-    systems = results.systems
-    rows = [["", *(system.name for system in systems)]]
+    lines = []
     if results.samples:
-        rows += time_rows(results) + correctness_rows(results)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        rows = [["", *(system.name for system in results.systems)], *time_rows(results), *correctness_rows(results)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows] + [""]
     if results.steady:
         baseline = spread([turns.baseline_step_s * 1000 for turns in results.steady], digits=2)
         candidate = spread([turns.candidate_step_s * 1000 for turns in results.steady], digits=2)
-        lines += ["", f"step, both jobs in turns, ms: torchrun {baseline}, holdfast {candidate}"]
+        lines += [f"step, both jobs in turns, ms: torchrun {baseline}, holdfast SDK {candidate}"]
         lines += [ratio_line(results.pair, results.steady, block=results.settings["block"])]
     lines += [f"{s.system}, {s.fault}: the job {s.failure}" for s in results.samples if s.failure]
     return "\n".join(lines)

@@ -85,7 +85,7 @@ def main() -> None:
             right = (model(images.to(run.device)).argmax(1) == labels.to(run.device)).float().mean()
         if dist.is_initialized():
             dist.all_reduce(right)
-        return right.item() / run.world_size
+        return float(right) / run.world_size
 
     print(f"rank {run.rank} is process {os.getpid()}", flush=True)
     for step in run.steps(total=args.steps):

@@ -559,7 +559,9 @@ class WorkerGroup:
         return self._heard_at + self.spec.rules.fence_s if exposed and not self._sweeping else None
 
     def _pids(self) -> tuple[int, ...]:
-        if self.phase not in ACTIVE or self._placement is None or self._pending:
+        if self.phase not in ACTIVE or self._placement is None:
+            return ()
+        if self._pending and self.phase is NodePhase.RUNNING:
             return ()
         return tuple(self._alive.get(local, 0) for local in range(self._placement.num_workers))
 
