@@ -147,6 +147,7 @@ class Crew:
         match event:
             case requests.Ready():
                 self._has_torch = event.has_torch or bool(event.cold_reason)
+                self._start_standbys_soon()
                 if event.cold_reason not in ("", requests.ASKED_FOR):
                     self._console.say(f"workers are started cold: {event.cold_reason}")
             case requests.Started():

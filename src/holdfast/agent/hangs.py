@@ -52,18 +52,22 @@ class HangWatch:
         if len(views) < len(workers):
             return
         verdict = self._progress.judge(views, now=time.monotonic())
-        for rank in verdict.hung:
-            worker = workers[rank]
-            stack = "" if views[rank].stopped else await self._stack(worker)
-            if _waits_for_others(stack):
+        stacks = {rank: "" if views[rank].stopped else await self._stack(workers[rank]) for rank in verdict.late}
+        waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
+        alone = len(views) == 1
+        for rank in verdict.late:
+            view = views[rank]
+            if rank in waiting or not (view.stopped or alone or waiting or verdict.waited_for):
                 continue
-            self._hung(worker.pid, f"hang: {verdict.reason}\n{stack}".rstrip())
+            what = "is stopped" if view.stopped else "does not get on while its peers wait"
+            reason = f"rank {rank} {what} at step {view.step} for {self._progress.limit_s(view):.2f} s"
+            self._hung(workers[rank].pid, f"hang: {reason}\n{stacks[rank]}".rstrip())
 
     def _view(self, worker: Watched) -> View | None:
         seen = beacon.read(worker.beacon)
         if seen is None:
             return None
-        return View(seen.step, seen.phase.name.lower(), seen.since_s, _is_stopped(worker.pid))
+        return View(seen.step, seen.phase.name.lower(), seen.since_s, _is_stopped(worker.pid), seen.limit_s)
 
     async def _stack(self, worker: Watched) -> str:
         with contextlib.suppress(OSError):

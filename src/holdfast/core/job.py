@@ -50,6 +50,9 @@ from holdfast.core.story import (
 from holdfast.spec.job import JobRules
 from holdfast.spec.strategy import Strategy
 
+MAX_IN_A_ROW = 20
+"""Repairs without a single committed step between them: what comes next would not hold either."""
+
 SETTLE_S = 0.3
 """A worker that lost a peer is believed to be the only one hurt after so long without news of a loss."""
 
@@ -224,6 +227,7 @@ class Job:
         self._settle_until: float | None = None
         self._last_signature: tuple[int, str] | None = None
         self._incident: IncidentOpened | None = None
+        self._in_a_row = 0
         self.incidents = 0
 
     # --- the contract of every machine ------------------------------------------------------------------------
@@ -411,7 +415,7 @@ class Job:
             num_alive=sum(1 for status in placed for pid in status.pids if pid),
             all_attached=len(placed) == len(self.world.placements) and all(s.attached for s in placed),
             repeated=signature is not None and signature == self._last_signature,
-            repairs_left=self._repairs.used(now=now) < self._repairs.limit,
+            repairs_left=self._repairs.used(now=now) < self._repairs.limit and self._in_a_row < MAX_IN_A_ROW,
         )
         self._last_signature = signature
         plan = choose(situation, allowed=self.rules.strategies)
@@ -423,9 +427,8 @@ class Job:
     def _publish_repair(self, symptom: str, plan: Plan, *, now: float) -> list[Action]:
         assert self.world is not None, "a running job has a world"
         self.incidents += 1
-        actions: list[Action] = []
-        if self._incident is not None:
-            actions.append(Tale(IncidentClosed(self._incident.number, "followed", self._since_ms(now), {})))
+        self._in_a_row += 1
+        closed = self._close_incident("followed", now=now)
         self.generation += 1
         self.world = replace(self.world, generation=self.generation, repairs=True)
         for placement in self.world.placements:
@@ -433,10 +436,14 @@ class Job:
         self._started, self._committed, self._failures = set(), set(), []
         self._failed_at = now
         self._incident = IncidentOpened(self.incidents, self.generation, symptom, plan.strategy.value, plan.reason)
-        return [*actions, Tale(self._incident), *self._remind_all()]
+        return [*closed, Tale(self._incident), *self._remind_all()]
 
-    def _since_ms(self, now: float) -> float:
-        return 0.0 if self._failed_at is None else (now - self._failed_at) * 1000
+    def _close_incident(self, verdict: str, *, now: float, timings_ms: dict[str, float] | None = None) -> list[Action]:
+        incident, self._incident = self._incident, None
+        if incident is None:
+            return []
+        total_ms = 0.0 if self._failed_at is None else (now - self._failed_at) * 1000
+        return [Tale(IncidentClosed(incident.number, verdict, total_ms, timings_ms or {}))]
 
     def _symptom(self, member: Member) -> str:
         status = member.status
@@ -519,14 +526,14 @@ class Job:
         used, limit = self._budget.used(now=now), self.rules.max_restarts
         decision = "restart" if then is None else "finish"
         tale = Tale(Stopping(self.generation, decision, reason, used, limit))
-        return [tale, *self._remind_all()]
+        return [*self._close_incident("failed", now=now), tale, *self._remind_all()]
 
     def _resize(self, reason: str, *, now: float) -> list[Action]:
         self.phase = Phase.STOPPING
         self._outcome_after_stop = None
         self._stop_until = now + self.rules.stop_timeout_s
         self._grow_at = self._failed_at = None
-        return [Tale(Resizing(self.generation, reason)), *self._remind_all()]
+        return [*self._close_incident("failed", now=now), Tale(Resizing(self.generation, reason)), *self._remind_all()]
 
     def _advance(self, *, now: float) -> list[Action]:
         """Take every step that is due and needs no further event."""
@@ -581,9 +588,9 @@ class Job:
         nodes = [placement.node for placement in self.world.placements]
         if self._incident is not None and all(node in self._committed for node in nodes):
             timings = max((self.members[n].status.timings_ms for n in nodes), key=lambda t: sum(t.values()))
-            closed = IncidentClosed(self._incident.number, "repaired", self._since_ms(now), timings)
-            self._incident, self._failed_at = None, None
-            return [Tale(closed), *self._settle(now=now)]
+            closed = self._close_incident("repaired", now=now, timings_ms=timings)
+            self._failed_at, self._in_a_row = None, 0
+            return [*closed, *self._settle(now=now)]
         if all(node in self._succeeded for node in nodes):
             return self._finish(Outcome(0, "every worker ended with 0"), now=now)
         spares = [name for name, member in self.members.items() if not self._is_current(member)]
@@ -677,8 +684,8 @@ def _describe(fault: StepFault | None) -> str:
 
 def _signature(root: WorkerFailure | None, fault: StepFault | None) -> tuple[int, str] | None:
     """What would make a second fault the same as the first: the step, and the exception's own words."""
-    if root is not None and root.error and root.step is not None:
-        return root.step, root.error.strip().splitlines()[-1]
+    if root is not None and root.error:
+        return -1 if root.step is None else root.step, root.error.strip().splitlines()[-1]
     if root is None and fault is not None and fault.kind != "communication":
         return fault.step, fault.error.strip().splitlines()[-1] if fault.error.strip() else fault.kind
     return None

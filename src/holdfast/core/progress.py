@@ -23,6 +23,8 @@ class View:
     """`outside`, `working`, `waiting` or `joining`."""
     since: float
     stopped: bool
+    limit_s: float | None = None
+    """How long this phase may take, where the script said so; None leaves it to the pace of the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    hung: tuple[int, ...]
-    reason: str
-    check_at: float | None
-    """When to look again."""
+    late: tuple[int, ...]
+    """Ranks whose time is up."""
+    waited_for: bool
+    """Whether another rank is known to wait in a collective."""
 
 
 class Progress:
@@ -62,20 +64,15 @@ class Progress:
         return min(limits.ceiling_s, max(limits.floor_s, limits.factor * pace_s))
 
     def judge(self, views: Mapping[int, View], *, now: float) -> Verdict:
-        """Who hangs, and when to look again."""
+        """Whose time is up, and whether somebody is known to wait for them."""
         inside = {rank: view for rank, view in views.items() if view.phase in ("working", "waiting")}
         self._note(views, now=now)
-        allowed_s = self.allowed_s()
-        waited_for = any(view.phase == "waiting" for view in inside.values()) or len(views) == 1
-        self._stopped_at = {rank: self._stopped_at.get(rank, now) for rank, view in views.items() if view.stopped}
-        suspects = {rank: view.since for rank, view in inside.items() if view.phase == "working" and waited_for}
-        dates = {rank: since + allowed_s for rank, since in (suspects | self._stopped_at).items()}
-        late = tuple(sorted(rank for rank, date in dates.items() if now >= date))
-        if late:
-            rank = late[0]
-            what = "is stopped" if views[rank].stopped else "does not get on while its peers wait"
-            return Verdict(late, f"rank {rank} {what} at step {views[rank].step} for {allowed_s:.2f} s", None)
-        return Verdict((), "", min(dates.values(), default=None))
+        suspects = {rank: view for rank, view in inside.items() if view.stopped or view.phase == "working"}
+        late = sorted(rank for rank, view in suspects.items() if now >= view.since + self.limit_s(view))
+        return Verdict(tuple(late), any(view.phase == "waiting" for view in inside.values()))
+
+    def limit_s(self, view: View) -> float:
+        return self.allowed_s() if view.limit_s is None else view.limit_s
 
     def _note(self, views: Mapping[int, View], *, now: float) -> None:
         if not views:

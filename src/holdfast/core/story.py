@@ -166,7 +166,7 @@ class IncidentClosed:
     number: int
     """Of the incident that ends here."""
     verdict: str
-    """`repaired`, or `followed` by another incident."""
+    """`repaired`, `followed` by another incident, or `failed`: the workers were stopped after all."""
     total_ms: float
     """From the fault being seen to the first step that all ranks committed, on the master's clock."""
     timings_ms: dict[str, float]

@@ -1,7 +1,7 @@
 """How far a worker is, in shared memory: written with one store per phase, read by the agent, no messages.
 
-Layout (little endian, one page per worker): generation, step, phase, and when the phase began in nanoseconds of the
-machine's monotonic clock.
+Layout (little endian, one page per worker): generation, step, phase, when the phase began in nanoseconds of the
+machine's monotonic clock, and how long it may take in seconds, or 0 where the pace of the steps decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-RECORD = struct.Struct("<qqqq")
+RECORD = struct.Struct("<qqqqd")
 
 STACK_SIGNAL = signal.SIGRTMIN + 9
 """Makes a worker write its Python stack to its crash file, whatever it is doing."""
@@ -40,6 +40,7 @@ class Sample:
     step: int
     phase: Phase
     since_s: float
+    limit_s: float | None
 
 
 class Beacon:
@@ -55,9 +56,9 @@ class Beacon:
             self._map = mmap.mmap(fd, RECORD.size)
             os.close(fd)
 
-    def show(self, phase: Phase) -> None:
+    def show(self, phase: Phase, *, limit_s: float = 0.0) -> None:
         if self._map is not None:
-            RECORD.pack_into(self._map, 0, self.generation, self.step, phase, time.monotonic_ns())
+            RECORD.pack_into(self._map, 0, self.generation, self.step, phase, time.monotonic_ns(), limit_s)
 
 
 def read(path: Path) -> Sample | None:
@@ -68,7 +69,7 @@ def read(path: Path) -> Sample | None:
         return None
     if len(data) < RECORD.size:
         return None
-    generation, step, phase, since_ns = RECORD.unpack_from(data)
+    generation, step, phase, since_ns, limit_s = RECORD.unpack_from(data)
     if since_ns == 0:
         return None
-    return Sample(generation, step, Phase(phase), since_ns / 1e9)
+    return Sample(generation, step, Phase(phase), since_ns / 1e9, limit_s or None)

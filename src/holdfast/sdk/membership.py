@@ -81,10 +81,8 @@ class Membership:
 
     def enter(self, *, in_section: bool) -> None:
         """Be in the newest world with a state that its ranks agree on."""
-        if self._channel.newest() is None:
-            self._channel.send(AtLoop())
         while True:
-            newest = self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
+            newest = self.newest()
             if newest.generation <= self.generation and self._agreed:
                 return
             self._beacon.show(Phase.JOINING)
@@ -97,6 +95,8 @@ class Membership:
 
     def newest(self) -> Join:
         """The newest world; waits for the first."""
+        if self._channel.newest() is None:
+            self._channel.send(AtLoop())
         return self._channel.newest() or self._channel.wait_above(0, timeout_s=None)
 
     def meet(self) -> None:
@@ -146,7 +146,7 @@ class Membership:
             raise Severed
         self._group.build()
         waited = "unblock" if self.position.usable or self._announced else "replace"
-        since = self._channel.arrived_at if waited == "unblock" else self._launched_at
+        since = self._channel.arrived_at if waited == "unblock" else self._launched_at or self._channel.arrived_at
         self._timings = {
             waited: max(0.0, began - since) * 1000,
             "reconnect": (time.monotonic() - began) * 1000,

@@ -199,7 +199,7 @@ class Run:
                     if self._skips_section():
                         return None
                     self._protected.remember()
-                    self._beacon.show(Phase.WORKING)
+                    self._beacon.show(Phase.WORKING, limit_s=timeout)
                     try:
                         result = function(*args, **kwargs)
                     except Exception as error:  # noqa: BLE001  the boundary to the user's section

@@ -32,5 +32,6 @@ def load_worker(env: Mapping[str, str] | None = None) -> WorkerSpec:
         return WorkerSpec(None, None, 0, 0, 1)
     rank = -1 if env.get(STANDBY) else int(env["RANK"])
     local_rank, world_size = int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"])
-    launched_at = float(env.get(LAUNCHED_AT, "0"))
+    # A standby was launched long before it is needed.
+    launched_at = 0.0 if rank < 0 else float(env.get(LAUNCHED_AT, "0"))
     return WorkerSpec(agent, env.get(BEACON), rank, local_rank, world_size, launched_at)

@@ -44,8 +44,8 @@ def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
     for strategy in allowed:
         objection = _objection(strategy, situation)
         if not objection:
-            return Plan(strategy, "; ".join([*skipped, _grounds(strategy, situation)]))
-        skipped.append(f"{strategy.value}: {objection}")
+            return Plan(strategy, "; ".join([_grounds(strategy, situation), *skipped]))
+        skipped.append(f"no {strategy.value}: {objection}")
     raise AssertionError("exit always applies")
 
 
@@ -61,7 +61,7 @@ def _objection(strategy: Strategy, situation: Situation) -> str:
     if situation.num_alive == 0:
         return "no live worker holds the state"
     if strategy is Strategy.RETRY and situation.num_lost:
-        return f"{situation.num_lost} processes are lost"
+        return f"{_count(situation.num_lost)} lost"
     return ""
 
 
@@ -70,5 +70,9 @@ def _grounds(strategy: Strategy, situation: Situation) -> str:
         case Strategy.RETRY:
             return "no process is lost"
         case Strategy.RECOVER_IN_PLACE:
-            return f"{situation.num_alive} live processes hold the state"
+            return f"{_count(situation.num_alive)} alive to take the state from"
     return "nothing finer applies"
+
+
+def _count(processes: int) -> str:
+    return f"{processes} process{'es' * (processes != 1)}"
