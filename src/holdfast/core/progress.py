@@ -72,7 +72,8 @@ class Progress:
         return Verdict(tuple(late), any(view.phase == "waiting" for view in inside.values()))
 
     def limit_s(self, view: View) -> float:
-        return self.allowed_s() if view.limit_s is None else view.limit_s
+        """How long a rank may stay as it is; one that is stopped does nothing that a section's limit is for."""
+        return self.allowed_s() if view.stopped or view.limit_s is None else view.limit_s
 
     def _note(self, views: Mapping[int, View], *, now: float) -> None:
         if not views:
