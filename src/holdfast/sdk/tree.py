@@ -13,7 +13,9 @@ import torch
 
 from holdfast.errors import SpecError
 
-PLAIN = (bool, int, float, str, bytes, type(None))
+PLAIN = (bool, int, float, str, bytes)
+INTEGERS = range(-(1 << 63), 1 << 64)
+"""What MessagePack holds."""
 
 
 def pack(state: Any, *, name: str) -> tuple[bytes, list[torch.Tensor]]:  # noqa: ANN401  any nested state
@@ -48,7 +50,8 @@ def from_bytes(data: bytes) -> Any:  # noqa: ANN401
     tensors = []
     for shape, part in zip(each_shape, raw, strict=True):
         tensor = empty(shape, torch.device("cpu"))
-        tensor.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(part), dtype=torch.uint8))
+        if part:
+            tensor.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(part), dtype=torch.uint8))
         tensors.append(tensor)
     return unpack(skeleton, tensors)
 
@@ -57,18 +60,30 @@ def _skeleton(value: Any, tensors: list[torch.Tensor], name: str) -> Any:  # noq
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
         return ["x", len(tensors) - 1]
-    if isinstance(value, PLAIN):
-        return ["p", value]
+    if value is None or isinstance(value, PLAIN):
+        return ["p", _plain(value, name)]
     if isinstance(value, dict):
-        return ["d", [[key, _skeleton(item, tensors, f"{name}[{key!r}]")] for key, item in value.items()]]
+        items = [(key, item, f"{name}[{key!r}]") for key, item in value.items()]
+        return ["d", [[_plain(key, at), _skeleton(item, tensors, at)] for key, item, at in items]]
     if isinstance(value, list | tuple):
         kind = "l" if isinstance(value, list) else "t"
         return [kind, [_skeleton(item, tensors, f"{name}[{index}]") for index, item in enumerate(value)]]
-    raise SpecError(
-        f"protect({name})",
-        type(value).__name__,
-        "a protected state may hold dicts, lists, tuples, tensors, numbers, strings, bytes and None",
-    )
+    raise _refusal(value, name)
+
+
+def _plain(value: Any, name: str) -> Any:  # noqa: ANN401
+    """`value` as the plain type that it is a kind of, as NumPy's numbers are."""
+    if value is None:
+        return None
+    kind = next((kind for kind in PLAIN if isinstance(value, kind)), None)
+    if kind is None or (kind is int and value not in INTEGERS):
+        raise _refusal(value, name)
+    return kind(value)
+
+
+def _refusal(value: object, name: str) -> SpecError:
+    allowed = "a protected state may hold dicts, lists, tuples, tensors, numbers, strings, bytes and None"
+    return SpecError(f"protect({name})", type(value).__name__, allowed)
 
 
 def _flesh(node: Any, tensors: list[torch.Tensor]) -> Any:  # noqa: ANN401
