@@ -7,15 +7,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
-    from holdfast.sdk.session import Run
+    from holdfast.sdk.session import Run, Step
 
-__all__ = ["__version__", "faults", "init"]
+__all__ = ["Run", "Step", "__version__", "faults", "init"]
 
 
 def init() -> Run:
@@ -23,3 +23,11 @@ def init() -> Run:
     from holdfast.sdk import session
 
     return session.init()
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  the types of `init()`, for annotations
+    if name in ("Run", "Step"):
+        from holdfast.sdk import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -4,6 +4,7 @@ HoldfastError
 ├── SpecError       the person who wrote the command: it names the flag or variable, the value, and what is valid
 ├── JobError        the person who runs the job: it could not be started or joined, and says why
 │   └── Refused     the master said no; `retry_after_s` is None when waiting would not help
+├── UnguardedCollective   the person who wrote the script: a collective that no guarded function covers has failed
 └── ProtocolError   us, or a peer of another version: a message that makes no sense
 """
 
@@ -35,6 +36,13 @@ class Refused(JobError):
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+
+
+class UnguardedCollective(HoldfastError):
+    """A collective outside guarded functions failed, and cannot be repaired."""
+
+    def __init__(self, name: str, line: str, advice: str) -> None:
+        super().__init__(f"{line}: torch.distributed.{name}() outside guarded functions failed; {advice}")
 
 
 class ProtocolError(HoldfastError):

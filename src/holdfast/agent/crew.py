@@ -18,10 +18,11 @@ from holdfast.agent.logs import read_error
 from holdfast.agent.seats import Seats
 from holdfast.core import workers as core
 from holdfast.core.budget import Budget
+from holdfast.core.faults import HANG_MARK
 from holdfast.core.progress import Limits
 from holdfast.observe import beacon
 from holdfast.spec.job import NodeSpec
-from holdfast.wire.worker import AtLoop, Attach, Committed, Faulted, FromWorker, Join, Raised, Stranded
+from holdfast.wire.worker import AtLoop, Attach, Committed, Faulted, FromWorker, Join, Raised, Stranded, Stuck
 
 STANDBY_DELAY_S = 1.0
 """A standby is not urgent, and must not take time from a start or a repair."""
@@ -204,6 +205,9 @@ class Crew:
                 self._put(core.WorkerRaised(pid))
             case Committed():
                 self._put(core.StepCommitted(pid, message.generation, message.timings_ms))
+            case Stuck():
+                reason = f"stuck in a collective of generation {message.generation}, which is over"
+                self._note_hang(pid, f"{HANG_MARK}{reason}\n{message.stack}")
             case Stranded():
                 self._put(core.StateLost(message.generation))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.core.faults import HANG_MARK
 from holdfast.core.progress import Limits, Progress, View
 from holdfast.observe import beacon
 from holdfast.observe.beacon import STACK_SIGNAL
@@ -38,7 +39,6 @@ class HangWatch:
         self._limits = limits
         self._workers = workers
         self._hung = hung
-        self._generation = 0
         self._progress = Progress(limits)
 
     async def run(self) -> None:
@@ -61,7 +61,7 @@ class HangWatch:
                 continue
             what = "is stopped" if view.stopped else "does not get on while its peers wait"
             reason = f"rank {rank} {what} at step {view.step} for {self._progress.limit_s(view):.2f} s"
-            self._hung(workers[rank].pid, f"hang: {reason}\n{stacks[rank]}".rstrip())
+            self._hung(workers[rank].pid, f"{HANG_MARK}{reason}\n{stacks[rank]}".rstrip())
 
     def _view(self, worker: Watched) -> View | None:
         seen = beacon.read(worker.beacon)
@@ -90,7 +90,7 @@ def _is_stopped(pid: int) -> bool:
 def _waits_for_others(stack: str) -> bool:
     """Whether the newest frame of the main thread is in a collective: then somebody else is to blame."""
     frames = [line for line in stack.splitlines() if line.startswith("  File")]
-    return bool(frames) and "/torch/distributed/" in frames[0]
+    return bool(frames) and any(place in frames[0] for place in ("/torch/distributed/", "/holdfast/sdk/waits.py"))
 
 
 def kill_worker(pid: int) -> None:

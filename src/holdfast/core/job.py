@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.core.budget import Budget
-from holdfast.core.faults import classify, exit_code_of, find_root_cause
+from holdfast.core.faults import FaultKind, classify, exit_code_of, find_root_cause
 from holdfast.core.ids import (
     Address,
     Finish,
@@ -683,9 +683,15 @@ def _describe(fault: StepFault | None) -> str:
 
 
 def _signature(root: WorkerFailure | None, fault: StepFault | None) -> tuple[int, str] | None:
-    """What would make a second fault the same as the first: the step, and the exception's own words."""
+    """What would make a second fault the same as the first: the step, and the exception's own words.
+
+    A bug raises on whichever rank comes to it first; a crash or a hang is the same only on the same rank.
+    """
     if root is not None and root.error:
-        return -1 if root.step is None else root.step, root.error.strip().splitlines()[-1]
+        step = -1 if root.step is None else root.step
+        if classify(root).kind is FaultKind.EXCEPTION:
+            return step, root.error.strip().splitlines()[-1]
+        return step, f"rank {root.rank} {classify(root).evidence}"
     if root is None and fault is not None and fault.kind != "communication":
         return fault.step, fault.error.strip().splitlines()[-1] if fault.error.strip() else fault.kind
     return None

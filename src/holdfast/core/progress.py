@@ -1,8 +1,8 @@
 """Telling a rank that hangs from ranks that wait for it.
 
-A rank is judged only inside guarded functions. One that works on its own and does not get on while a peer waits in a
-collective hangs once its time is up; one that is stopped hangs wherever it is. The time allowed follows the steps
-seen so far, between a floor and a ceiling.
+A rank is judged only inside guarded functions. One that works on its own and does not get on while a peer waits, in a
+collective or for it to join a new world, hangs once its time is up; one that is stopped hangs wherever it is. The time
+allowed follows the steps seen so far, between a floor and a ceiling.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Verdict:
     late: tuple[int, ...]
     """Ranks whose time is up."""
     waited_for: bool
-    """Whether another rank is known to wait in a collective."""
+    """Whether another rank is known to wait, in a collective or for the ranks of a new world."""
 
 
 class Progress:
@@ -50,7 +50,7 @@ class Progress:
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
         self._stopped_at: dict[int, float] = {}
-        """When each stopped rank was first seen so."""
+        """When each stopped rank was first seen so; it may have been idle for long before."""
 
     def allowed_s(self) -> float:
         """How long a rank may take for one phase."""
@@ -65,11 +65,11 @@ class Progress:
 
     def judge(self, views: Mapping[int, View], *, now: float) -> Verdict:
         """Whose time is up, and whether somebody is known to wait for them."""
-        inside = {rank: view for rank, view in views.items() if view.phase in ("working", "waiting")}
         self._note(views, now=now)
-        suspects = {rank: view for rank, view in inside.items() if view.stopped or view.phase == "working"}
-        late = sorted(rank for rank, view in suspects.items() if now >= view.since + self.limit_s(view))
-        return Verdict(tuple(late), any(view.phase == "waiting" for view in inside.values()))
+        self._stopped_at = {rank: self._stopped_at.get(rank, now) for rank, view in views.items() if view.stopped}
+        since = {rank: view.since for rank, view in views.items() if view.phase == "working"} | self._stopped_at
+        late = sorted(rank for rank, at in since.items() if now >= at + self.limit_s(views[rank]))
+        return Verdict(tuple(late), any(view.phase in ("waiting", "joining") for view in views.values()))
 
     def limit_s(self, view: View) -> float:
         """How long a rank may stay as it is; one that is stopped does nothing that a section's limit is for."""

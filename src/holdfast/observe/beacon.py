@@ -6,11 +6,13 @@ machine's monotonic clock, and how long it may take in seconds, or 0 where the p
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -50,6 +52,7 @@ class Beacon:
         self._map: mmap.mmap | None = None
         self.generation = 0
         self.step = 0
+        self._phase, self._since_ns, self._limit_s = Phase.OUTSIDE, 0, 0.0
         if path is not None:
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(fd, RECORD.size)
@@ -57,8 +60,21 @@ class Beacon:
             os.close(fd)
 
     def show(self, phase: Phase, *, limit_s: float = 0.0) -> None:
+        self._phase, self._since_ns, self._limit_s = phase, time.monotonic_ns(), limit_s
+        self._write(phase, self._since_ns, limit_s)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait for other ranks; afterwards the phase goes on, anew unless it has a limit of its own."""
+        self._write(Phase.WAITING, time.monotonic_ns(), 0.0)
+        try:
+            yield
+        finally:
+            self._write(self._phase, self._since_ns if self._limit_s else time.monotonic_ns(), self._limit_s)
+
+    def _write(self, phase: Phase, since_ns: int, limit_s: float) -> None:
         if self._map is not None:
-            RECORD.pack_into(self._map, 0, self.generation, self.step, phase, time.monotonic_ns(), limit_s)
+            RECORD.pack_into(self._map, 0, self.generation, self.step, phase, since_ns, limit_s)
 
 
 def read(path: Path) -> Sample | None:

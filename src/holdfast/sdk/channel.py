@@ -1,6 +1,6 @@
 """The worker's line to its agent: a thread that listens, so that a blocked step can be interrupted.
 
-It is the only thread of the SDK. It sleeps in `recv` until a world ends.
+It sleeps in `recv` until a world ends.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Channel:
         self._socket.connect(path)
         self._interrupt = interrupt
         self._changed = threading.Condition()
+        self._sending = threading.Lock()
         self._join: Join | None = None
         self.arrived_at = 0.0
         """When the newest world became known here."""
@@ -33,7 +34,8 @@ class Channel:
 
     def send(self, message: Message) -> None:
         try:
-            self._socket.sendall(frame(message))
+            with self._sending:
+                self._socket.sendall(frame(message))
         except OSError as error:
             raise JobError("the agent of this node is gone") from error
 

@@ -27,6 +27,7 @@ class Data:
         seed: int = 0,
         micro_batch: int | None = None,
         shuffle: bool = True,
+        drop_last: bool = False,
         num_workers: int = 0,
         prefetch: int = 2,
         collate: Any = default_collate,  # noqa: ANN401  any collate function
@@ -34,6 +35,8 @@ class Data:
         self.size = len(dataset)  # type: ignore[arg-type]
         if global_batch < 1 or self.size < 1:
             raise SpecError("data(global_batch=)", global_batch, "it must be 1 or more, and the dataset not empty")
+        if drop_last and self.size < global_batch:
+            raise SpecError("data(drop_last=)", drop_last, f"the dataset has {self.size} samples, less than one batch")
         if micro_batch is not None and micro_batch < 1:
             raise SpecError("data(micro_batch=)", micro_batch, "it must be 1 or more")
         self.global_batch = global_batch
@@ -41,6 +44,7 @@ class Data:
         self.seed = seed
         self._dataset = dataset
         self._shuffle = shuffle
+        self._drop_last = drop_last
         self._num_workers = num_workers
         self._prefetch = prefetch
         self._collate = collate
@@ -51,25 +55,38 @@ class Data:
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.size // self.global_batch)
+        return self.size // self.global_batch if self._drop_last else -(-self.size // self.global_batch)
+
+    def check_world(self, size: int) -> None:
+        """Refuse a world in which a rank would have no sample at some step."""
+        smallest = min(self._num_samples(0), self._num_samples(self.steps_per_epoch - 1))
+        if smallest < size:
+            few = f"a step of each epoch has {smallest} samples for {size} ranks"
+            raise SpecError("data(global_batch=)", self.global_batch, f"{few}; choose another, or drop_last=True")
 
     def epoch_of(self, step: int) -> int:
         return step // self.steps_per_epoch
 
-    def global_ids(self, step: int) -> list[int]:
-        """The samples of a step, in order, over all ranks."""
-        epoch, batch = divmod(step, self.steps_per_epoch)
-        order = self._epoch_order(epoch)
-        return [int(i) for i in order[batch * self.global_batch : (batch + 1) * self.global_batch]]
-
     def local_ids(self, step: int, *, rank: int, size: int) -> list[int]:
-        """This rank's consecutive part of them; parts differ by one sample at most."""
-        ids = self.global_ids(step)
-        return ids[len(ids) * rank // size : len(ids) * (rank + 1) // size]
+        """This rank's consecutive part of a step's samples; parts differ by one sample at most."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        first, last = self._part(step, rank, size)
+        offset = batch * self.global_batch
+        ids: list[int] = self._epoch_order(epoch)[offset + first : offset + last].tolist()
+        return ids
 
     def share(self, step: int, *, rank: int, size: int) -> float:
         """This rank's part of the global batch."""
-        return len(self.local_ids(step, rank=rank, size=size)) / len(self.global_ids(step))
+        first, last = self._part(step, rank, size)
+        return (last - first) / self._num_samples(step)
+
+    def _part(self, step: int, rank: int, size: int) -> tuple[int, int]:
+        num_samples = self._num_samples(step)
+        return num_samples * rank // size, num_samples * (rank + 1) // size
+
+    def _num_samples(self, step: int) -> int:
+        batch = step % self.steps_per_epoch
+        return min(self.global_batch, self.size - batch * self.global_batch)
 
     def batches(self, step: int, *, rank: int, size: int) -> list[Any]:
         """This rank's micro-batches of a step; read again when it is run again, as it may have changed them."""
@@ -102,9 +119,7 @@ class Data:
         return batches
 
     def _fetch(self, step: int, ids: list[int]) -> list[Any]:
-        fetcher = _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch)
-        with undisturbed():
-            return fetcher[(self.epoch_of(step), ids)]
+        return _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch)[(self.epoch_of(step), ids)]
 
     def _loader(self, step: int, rank: int, size: int) -> DataLoader[Any]:
         return DataLoader(
@@ -145,7 +160,8 @@ class _Fetcher(Dataset[list[Any]]):
             # No code of the user's runs for a sample, so nothing is drawn, and whole batches can be taken.
             parts = (torch.tensor(ids[at : at + size]) for at in range(0, len(ids), size))
             return [list(self._dataset[part]) for part in parts]
-        samples = [self._sample(epoch, index) for index in ids]
+        with undisturbed():
+            samples = [self._sample(epoch, index) for index in ids]
         return [self._collate(samples[at : at + size]) for at in range(0, len(samples), size)]
 
     def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401

@@ -8,13 +8,18 @@ process then.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import socket
+import termios
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -25,8 +30,22 @@ CONNECT_PER_RANK_S = 0.05
 """For ranks that are all there to connect; gloo waits five times as long. Whoever waits for a peer to connect to it has
 no socket yet that could be shut: should that peer die just then, nothing but this ends the wait."""
 
+SETTLE_S = 0.02
+SEND_BUFFER_BYTES = 4 << 20
+"""gloo writes at most 1 MiB of a collective at a time, and two of those at once. What the kernel takes at once is
+sent; a write that is cut short when its connection ends is never reported, and who waits for it waits for good."""
+SO_SNDBUFFORCE = 32
+"""As SO_SNDBUF, beyond the system's limit, for those who may; Python has no name for it."""
+
 Socket = tuple[int, str]
 """A descriptor with the inode it stood for: descriptors are used again, inodes are not."""
+
+
+def choose_backend(device: torch.device, *, local_size: int) -> str:
+    """NCCL where every rank of this node has a GPU to itself, as it must; gloo moves everything else."""
+    if device.type == "cuda" and dist.is_nccl_available() and local_size <= torch.cuda.device_count():
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"
 
 
 def open_sockets() -> set[Socket]:
@@ -55,6 +74,28 @@ def shut(sockets: set[Socket]) -> int:
     return num_shut
 
 
+def enlarge(sockets: set[Socket]) -> None:
+    """Make room for what gloo writes at once; as much as we are allowed to."""
+    for fd, _ in sockets:
+        for option in (socket.SO_SNDBUF, SO_SNDBUFFORCE):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, option, SEND_BUFFER_BYTES)
+
+
+def settle(sockets: set[Socket]) -> None:
+    """Let gloo read what has arrived, for a moment: a message that is cut short is never reported."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline and any(_num_unread(fd) for fd, _ in sockets):
+        time.sleep(SETTLE_S / 20)
+
+
+def _num_unread(fd: int) -> int:
+    count = array.array("i", [0])
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(fd, termios.FIONREAD, count)
+    return count[0]
+
+
 class Severed(Exception):
     """The generation ended while its group was being built."""
 
@@ -62,16 +103,21 @@ class Severed(Exception):
 class Group:
     """The default group of `torch.distributed`, for one generation."""
 
-    def __init__(self, *, generation: int, rank: int, size: int, store: Address, timeout_s: float) -> None:
+    def __init__(
+        self, *, generation: int, rank: int, size: int, store: Address, timeout_s: float, backend: str = "gloo"
+    ) -> None:
         self.generation = generation
         self.rank = rank
         self.size = size
         self._store = store
+        self._backend = backend
+        self._nccl: Any = None
         self._timeout = timedelta(seconds=timeout_s)
         self._lock = threading.Lock()
         self._sockets: set[Socket] = set()
         self._known = open_sockets()
         self._severed = False
+        self.is_built = False
 
     def build(self) -> None:
         """Blocks until every rank of the generation is here; `sever` from another thread ends the wait."""
@@ -83,9 +129,13 @@ class Group:
             store = dist.PrefixStore(f"generation/{self.generation}", client)  # type: ignore[attr-defined]
             self._await_everyone(store)
             connect = timedelta(seconds=CONNECT_S + CONNECT_PER_RANK_S * self.size)
-            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=connect)
+            dist.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.size, timeout=connect)
             distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001  torch has no public way
             self._note_sockets()
+            enlarge(self._sockets)
+            if "nccl" in self._backend:
+                self._nccl = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]  # noqa: SLF001
+            self.is_built = True
         except (RuntimeError, dist.DistError) as error:
             if self._severed:
                 raise Severed from error
@@ -95,7 +145,10 @@ class Group:
         """End every wait on this group; called from the watcher's thread."""
         with self._lock:
             self._severed = True
+            settle(self._sockets)
             shut(self._sockets)
+            if self._nccl is not None:
+                self._nccl.abort()
 
     def drop(self) -> None:
         if dist.is_initialized():

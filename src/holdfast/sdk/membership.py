@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,8 @@ from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Channel
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
-from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded
+from holdfast.sdk.waits import watch_main_thread
+from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded, Stuck
 
 GROUP_TIMEOUT_S = 1800.0
 """What torch.distributed takes too; a world that changed ends every wait long before."""
@@ -44,12 +46,18 @@ class View:
     committed: int
     in_section: bool
     sections: int
+    mendable: int
+    """The step of which it holds all but a few tensors; -1 if there is no such."""
+    reached: int
+    """The step it is at, whatever its state; in a world where all are new, the first one's counts."""
 
 
 class Membership:
     """This process's place in one world after the other."""
 
-    def __init__(self, channel: Channel, protected: Protected, beacon: Beacon, *, launched_at: float) -> None:
+    def __init__(
+        self, channel: Channel, protected: Protected, beacon: Beacon, *, backend: str, launched_at: float
+    ) -> None:
         self.position = Position()
         self._launched_at = launched_at
         self.rank = self.local_rank = -1
@@ -60,9 +68,12 @@ class Membership:
         self._channel = channel
         self._protected = protected
         self._beacon = beacon
+        self._backend = backend
         self._group: Group | None = None
         self._announced = 0
         self._agreed = False
+        self._damaged: tuple[str, ...] = ()
+        """The only tensors of no use, where that is known."""
         self._entered_at = 0.0
         self._timings: dict[str, float] = {}
 
@@ -76,8 +87,13 @@ class Membership:
 
     def sever(self) -> None:
         """A new world exists, so every wait on the old one is over. Called from the channel's thread."""
-        if self._group is not None and self.is_outdated():
-            self._group.sever()
+        group = self._group
+        if group is not None and self.is_outdated():
+            group.sever()
+            watch_main_thread(
+                while_=lambda: group is self._group and group.is_built,
+                report=lambda stack: self._channel.send(Stuck(group.generation, stack)),
+            )
 
     def enter(self, *, in_section: bool) -> None:
         """Be in the newest world with a state that its ranks agree on."""
@@ -92,6 +108,11 @@ class Membership:
             except (Severed, RuntimeError) as error:
                 if not self.is_outdated():
                     self.report_fault("communication", str(error))
+
+    def begin_at(self, step: int) -> None:
+        """The step at which this script would begin; where others hold a state, theirs counts."""
+        if not self.position.usable:
+            self.position.committed = step
 
     def newest(self) -> Join:
         """The newest world; waits for the first."""
@@ -127,6 +148,11 @@ class Membership:
         if self._group is not None:
             self._group.drop()
 
+    def note_damage(self, names: Sequence[str]) -> None:
+        """Parts of our state are of no use: these tensors, or everything where that cannot be said."""
+        self._damaged = tuple(names) if self.position.usable and self._protected.has_all(names) else ()
+        self.position.usable = False
+
     def _meet(self, join: Join) -> None:
         if join.generation <= self.generation:
             return
@@ -141,6 +167,7 @@ class Membership:
             size=join.size,
             store=Address(join.store_host, join.store_port),
             timeout_s=GROUP_TIMEOUT_S,
+            backend=self._backend,
         )
         if self.is_outdated():
             raise Severed
@@ -156,28 +183,44 @@ class Membership:
     def _agree(self, join: Join, *, in_section: bool) -> None:
         """Resume from the highest step that any rank has committed; ranks without it receive it."""
         began, here = time.monotonic(), self.position
-        mine = torch.tensor([here.committed if here.usable else -1, int(in_section), here.sections])
+        usable = here.committed if here.usable else -1
+        mendable = here.committed if self._damaged else -1
+        mine = torch.tensor([usable, int(in_section), here.sections, mendable, here.committed])
         everyone = [torch.empty_like(mine) for _ in range(join.size)]
         dist.all_gather(everyone, mine)
-        views = [View(int(view[0]), bool(view[1]), int(view[2])) for view in everyone]
+        views = [
+            View(committed, bool(section), *rest) for committed, section, *rest in map(torch.Tensor.tolist, everyone)
+        ]
         best = max(view.committed for view in views)
         if best < 0 and not join.fresh:
             self._channel.send(Stranded(join.generation))
             raise RuntimeError("no rank holds a state to resume from")
         source = next(rank for rank, view in enumerate(views) if view.committed == best)
         needy = [rank for rank, view in enumerate(views) if rank != source and view.committed < max(best, 0)]
+        partly = [rank for rank in needy if best >= 0 and views[rank].mendable == best]
         if join.rank == source:
-            self._protected.send(needy)
+            self._protected.send([rank for rank in needy if rank not in partly])
+            for rank in partly:
+                self._protected.send_named(rank)
         elif join.rank in needy:
-            # Until all of it is here, what we hold is of no step.
-            here.usable = False
-            self._protected.receive(source)
-        if here.committed < best:
+            self._take_state(source, mend=join.rank in partly)
+        resumed = best if best >= 0 else views[source].reached
+        if here.committed < resumed:
             here.sections = 0
         self._follow([view for view in views if view.committed == best])
-        here.committed, here.usable, self._agreed = max(best, 0), True, True
+        here.committed, here.usable, self._agreed = resumed, True, True
         self._entered_at = time.monotonic()
         self._timings["state"] = (self._entered_at - began) * 1000
+
+    def _take_state(self, source: int, *, mend: bool) -> None:
+        # Until all of it is here, what we hold is of no step.
+        self.position.usable = False
+        if mend:
+            self._protected.receive_named(self._damaged, source)
+        else:
+            self._damaged = ()
+            self._protected.receive(source)
+        self._damaged = ()
 
     def _follow(self, leaders: list[View]) -> None:
         """Come to where the foremost are: a section that one rank has done cannot be run again with it."""

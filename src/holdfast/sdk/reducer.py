@@ -19,6 +19,17 @@ BUCKET_BYTES = 8 << 20
 """Large enough to amortise a collective, small enough to overlap with the rest of the backward pass."""
 
 
+class LiveBuffers:
+    """A module's buffers as they are now: many modules put a new tensor in the place of an old one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places = [(part._buffers, name) for part in module.modules() for name in part._buffers]  # noqa: SLF001
+
+    def tensors(self) -> list[torch.Tensor]:
+        found = (buffers.get(name) for buffers, name in self._places)
+        return [buffer.detach() for buffer in found if buffer is not None and buffer.numel()]
+
+
 class Bucket:
     """Parameters of one dtype and device whose gradients are reduced together."""
 
@@ -26,40 +37,44 @@ class Bucket:
         self.parameters = parameters
         first = parameters[0]
         self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
-        self.views: list[torch.Tensor] = []
+        self.waits_for: set[nn.Parameter] = set()
+        """Parameters whose gradients are not in the flat buffer yet."""
+        self._views: dict[nn.Parameter, torch.Tensor] = {}
         offset = 0
         for parameter in parameters:
-            self.views.append(self.flat[offset : offset + parameter.numel()].view_as(parameter))
+            self._views[parameter] = self.flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
-        self.missing = len(parameters)
+        self.reset()
 
-    def gather(self) -> None:
-        """Bring the gradients into the flat buffer, and make them views of it."""
-        targets, sources = [], []
-        for parameter, view in zip(self.parameters, self.views, strict=True):
-            grad = parameter.grad
-            if grad is None:
+    def reset(self) -> None:
+        self.waits_for = set(self.parameters)
+
+    def take(self, parameter: nn.Parameter, *, share: float) -> None:
+        """Bring a gradient, weighted, into the flat buffer, and make it a view of that."""
+        view = self._views[parameter]
+        with torch.no_grad():
+            if parameter.grad is None:
                 view.zero_()
-            elif grad.data_ptr() != view.data_ptr():
-                targets.append(view)
-                sources.append(grad)
-            parameter.grad = view
-        if targets:
-            torch._foreach_copy_(targets, sources)
+            else:
+                torch.mul(parameter.grad, share, out=view)
+        parameter.grad = view
+        self.waits_for.discard(parameter)
 
 
 class DataParallel(nn.Module):
     """A model whose gradients are averaged over all ranks when `backward()` returns."""
 
-    def __init__(self, module: nn.Module, *, waiting: Callable[[bool], None]) -> None:
+    def __init__(self, module: nn.Module, *, check: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self.module = module
-        self._show_waiting = waiting
+        self._check = check
+        """Raises when the world of the collectives is over."""
         self.share = 1.0
         """This rank's part of the global batch: its gradients count for that much."""
         self._buckets = [Bucket(parameters) for parameters in _split(module)]
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
-        self._buffers_flat = [b for b in module.buffers() if b.numel()]
+        self._buffers_of = LiveBuffers(module)
+        self._devices = {bucket.flat.device for bucket in self._buckets if bucket.flat.is_cuda}
         self._next = 0
         self._works: list[Any] = []
         self._armed = False
@@ -82,7 +97,7 @@ class DataParallel(nn.Module):
     def reset(self) -> None:
         """Forget a failed attempt."""
         for bucket in self._buckets:
-            bucket.missing = len(bucket.parameters)
+            bucket.reset()
         self._next, self._works, self._armed, self._sync = 0, [], False, True
 
     def _note_gradient(self, parameter: nn.Parameter) -> None:
@@ -91,16 +106,16 @@ class DataParallel(nn.Module):
         if not self._armed:
             self._armed = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
-        self._bucket_of[parameter].missing -= 1
+        self._bucket_of[parameter].take(parameter, share=self.share)
         # In one order on every rank, whatever order autograd takes: collectives are matched by order.
-        while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
+        while self._next < len(self._buckets) and not self._buckets[self._next].waits_for:
             self._reduce_next()
 
     def _reduce_next(self) -> None:
         bucket = self._buckets[self._next]
         self._next += 1
-        bucket.gather()
-        bucket.flat.mul_(self.share)
+        for parameter in tuple(bucket.waits_for):
+            bucket.take(parameter, share=self.share)
         self._works.append(dist.all_reduce(bucket.flat, async_op=True))
 
     def _finish(self) -> None:
@@ -108,26 +123,30 @@ class DataParallel(nn.Module):
         while self._next < len(self._buckets):
             self._reduce_next()
         packed = self._send_buffers()
-        self._show_waiting(True)
         for work in self._works:
             work.wait()
-        self._show_waiting(False)
+        for device in self._devices:
+            # Work for a device is only queued: an update must not be, before what it depends on is there.
+            torch.cuda.current_stream(device).synchronize()
+        self._check()
         if packed is not None:
             self._take_buffers(packed)
         self.reset()
 
     def _send_buffers(self) -> torch.Tensor | None:
-        if not self._buffers_flat:
+        buffers = self._buffers_of.tensors()
+        if not buffers:
             return None
-        packed = torch.cat([as_bytes(buffer) for buffer in self._buffers_flat])
+        packed = torch.cat([as_bytes(buffer.contiguous()) for buffer in buffers])
         self._works.append(dist.broadcast(packed, src=0, async_op=True))
         return packed
 
     def _take_buffers(self, packed: torch.Tensor) -> None:
         offset = 0
-        for buffer in self._buffers_flat:
+        for buffer in self._buffers_of.tensors():
             size = buffer.numel() * buffer.element_size()
-            as_bytes(buffer).copy_(packed[offset : offset + size])
+            part = packed[offset : offset + size].clone()
+            buffer.copy_(part.view(buffer.dtype).view(buffer.shape))
             offset += size
 
 

@@ -18,11 +18,10 @@ def derive(*parts: int) -> int:
 
 
 def seed_all(seed: int, *, devices: bool = True) -> None:
-    """Seed torch (with its devices), Python and, where it is loaded, NumPy."""
-    if devices:
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
+    """Seed Python, NumPy where it is loaded, and torch, with those devices that are in use."""
+    torch.default_generator.manual_seed(seed)
+    if devices and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed & 0xFFFFFFFF)

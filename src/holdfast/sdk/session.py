@@ -6,6 +6,7 @@ and the function runs again. Lines outside them run once per committed step.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import sys
@@ -16,19 +17,23 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from holdfast import faults
-from holdfast.core.faults import PEER_LOST_MARKS
 from holdfast.errors import JobError, SpecError
 from holdfast.observe.beacon import Beacon, Phase
+from holdfast.sdk.allocation import keep_freed_memory
 from holdfast.sdk.channel import Channel
 from holdfast.sdk.data import Data
+from holdfast.sdk.groups import Severed, choose_backend
 from holdfast.sdk.membership import Membership
 from holdfast.sdk.once import Once
 from holdfast.sdk.reducer import DataParallel
 from holdfast.sdk.seeds import derive, seed_all
 from holdfast.sdk.state import Protected
+from holdfast.sdk.stream import Stream
+from holdfast.sdk.unguarded import explain_failures, is_communication
+from holdfast.sdk.waits import show_waits
 from holdfast.spec.worker import WorkerSpec, load_worker
 
 P = ParamSpec("P")
@@ -66,21 +71,33 @@ class Run:
     """This process's part in the job."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self.device = torch.device("cuda", spec.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        self.device = _device(spec.local_rank)
         self._spec = spec
         self._protected = Protected()
         self._nets: list[DataParallel] = []
-        self._data: Data | None = None
+        self._data: Data | Stream | None = None
         self._seed = 0
         self._stop_reason = ""
         self._last_fault: tuple[int, str] | None = None
         self._beacon = Beacon(spec.beacon)
+        if spec.may_tune_allocator:
+            keep_freed_memory()
         self._place: Membership | None = None
         self._committed = 0
         self._num_once = 0
+        self._is_guarded = False
         if spec.agent is not None:
             channel = Channel(spec.agent, interrupt=self._interrupt)
-            self._place = Membership(channel, self._protected, self._beacon, launched_at=spec.launched_at)
+            self._place = Membership(
+                channel,
+                self._protected,
+                self._beacon,
+                backend=choose_backend(self.device, local_size=spec.local_world_size),
+                launched_at=spec.launched_at,
+            )
+            atexit.register(self._place.leave)
+            explain_failures(lambda: self._is_guarded)
+            show_waits(self._beacon)
 
     # --- what a script asks -------------------------------------------------------------------------------------
 
@@ -91,7 +108,8 @@ class Run:
 
     @property
     def local_rank(self) -> int:
-        return self._spec.local_rank
+        place = self._place
+        return place.local_rank if place is not None and place.generation else self._spec.local_rank
 
     @property
     def world_size(self) -> int:
@@ -105,20 +123,57 @@ class Run:
         """Name what must survive: modules, optimizers, and anything with `state_dict` and `load_state_dict`."""
         for name, value in objects.items():
             if isinstance(value, Data):
+                # Its place follows from the step.
                 continue
             self._protected.add(name, value.module if isinstance(value, DataParallel) else value)
             if isinstance(value, torch.optim.Optimizer):
                 value.register_step_pre_hook(self._note_update)
 
-    def data(self, dataset: Dataset[Any], *, global_batch: int, seed: int = 0, **options: Any) -> Data:  # noqa: ANN401
-        """An order of samples that depends on the seed alone, in which each is used exactly once an epoch."""
+    def data(
+        self,
+        dataset: Dataset[Any],
+        *,
+        global_batch: int,
+        seed: int = 0,
+        micro_batch: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        sampler: Any = None,  # noqa: ANN401  an iterable of indices with a state
+    ) -> Data | Stream:
+        """What `step.batch()` takes its samples from.
+
+        A map-style dataset is read in an order that depends on the seed alone, each sample exactly once an epoch. An
+        IterableDataset, or a sampler, that has `state_dict` and `load_state_dict` keeps its own order and place.
+        """
         self._seed = seed
-        self._data = Data(dataset, global_batch=global_batch, seed=seed, **options)
-        return self._data
+        if sampler is not None or isinstance(dataset, IterableDataset):
+            if num_workers:
+                raise SpecError("data(num_workers=)", num_workers, "a dataset or sampler with a state is read in place")
+            self._data = Stream(
+                dataset, sampler=sampler, global_batch=global_batch, micro_batch=micro_batch, collate=collate
+            )
+            return self._data
+        data = Data(
+            dataset,
+            global_batch=global_batch,
+            seed=seed,
+            micro_batch=micro_batch,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            num_workers=num_workers,
+            prefetch=prefetch,
+            collate=collate,
+        )
+        data.check_world(self.world_size)
+        self._data = data
+        return data
 
     def data_parallel(self, module: nn.Module) -> DataParallel:
         """`module` with gradients averaged over all ranks."""
-        net = DataParallel(module, waiting=self._show_waiting)
+        net = DataParallel(module, check=self._check_world)
         self._nets.append(net)
         return net
 
@@ -131,7 +186,8 @@ class Run:
         self._num_once += 1
         if self._place is None:
             return function()
-        return Once(self._place, key=str(self._num_once)).run(function, recover=self._recover)
+        with self._guard():
+            return Once(self._place, key=str(self._num_once)).run(function, recover=self._recover)
 
     def stop(self, reason: str) -> None:
         """End the loop after this step; call it on every rank alike."""
@@ -140,18 +196,23 @@ class Run:
     def log(self, **values: Any) -> None:  # noqa: ANN401  numbers or one-element tensors
         """Print one line of values, on the main rank; None is left out."""
         if self.is_main:
-            shown = "  ".join(f"{name} {float(value):.6g}" for name, value in values.items() if value is not None)
-            sys.stdout.write(f"step {self._steps_done()}  {shown}\n")
+            shown = [f"{name} {float(value):.6g}" for name, value in values.items() if value is not None]
+            sys.stdout.write("  ".join([f"step {self._steps_done()}", *shown]) + "\n")
             sys.stdout.flush()
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
-    def steps(self, *, total: int | None = None, epochs: int | None = None) -> Iterator[Step]:
-        """The steps of the job from the one that is due; a newcomer enters at the job's current step."""
+    def steps(self, *, total: int | None = None, epochs: int | None = None, start: int = 0) -> Iterator[Step]:
+        """The steps of the job from the one that is due; a newcomer enters at the job's current step.
+
+        `start` is the first step of a job that goes on from a checkpoint, which the script has loaded.
+        """
         limit = self._limit(total, epochs)
-        number = 0
+        number = self._committed = start
         if self._place is not None:
-            self._place.enter(in_section=False)
+            self._place.begin_at(start)
+            with self._guard():
+                self._place.enter(in_section=False)
             # Those who hold the state are in a section after a step: pass that step, to come to the section.
             number = self._place.position.committed - int(self._place.joined_in_section)
             if not self._place.joined_in_section:
@@ -160,7 +221,8 @@ class Run:
             yield Step(self, number)
             number += 1
         if self._place is not None:
-            self._place.leave()
+            # Whoever dies in the last step is replaced, and the newcomer needs the others.
+            self.section()(dist.barrier)()
 
     def step(self, function: Callable[[Step], R]) -> Callable[[Step], R | None]:
         """Guard a function that makes one optimizer update.
@@ -171,17 +233,18 @@ class Run:
 
         @functools.wraps(function)
         def guarded(step: Step) -> R | None:
-            while True:
-                self._enter(in_section=False)
-                if step.number < self._steps_done():
-                    return None
-                try:
-                    result = self._attempt(function, step)
-                except Exception as error:  # noqa: BLE001  the boundary to the user's step
-                    self._recover(error, step.number)
-                else:
-                    self._commit(step.number)
-                    return result
+            with self._guard():
+                while True:
+                    self._enter(in_section=False)
+                    if step.number < self._steps_done():
+                        return None
+                    try:
+                        result = self._attempt(function, step)
+                    except Exception as error:  # noqa: BLE001  the boundary to the user's step
+                        self._recover(error, step.number)
+                    else:
+                        self._commit(step.number)
+                        return result
 
         return guarded
 
@@ -194,19 +257,20 @@ class Run:
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
-                while True:
-                    self._enter(in_section=True)
-                    if self._skips_section():
-                        return None
-                    self._protected.remember()
-                    self._beacon.show(Phase.WORKING, limit_s=timeout)
-                    try:
-                        result = function(*args, **kwargs)
-                    except Exception as error:  # noqa: BLE001  the boundary to the user's section
-                        self._recover(error, self._steps_done())
-                    else:
-                        self._end_section()
-                        return result
+                with self._guard():
+                    while True:
+                        self._enter(in_section=True)
+                        if self._skips_section():
+                            return None
+                        self._protected.remember()
+                        self._beacon.show(Phase.WORKING, limit_s=timeout)
+                        try:
+                            result = function(*args, **kwargs)
+                        except Exception as error:  # noqa: BLE001  the boundary to the user's section
+                            self._recover(error, self._steps_done())
+                        else:
+                            self._end_section()
+                            return result
 
             return guarded
 
@@ -228,6 +292,14 @@ class Run:
             for net in self._nets:
                 stack.enter_context(net.no_sync())
             yield
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        before, self._is_guarded = self._is_guarded, True
+        try:
+            yield
+        finally:
+            self._is_guarded = before
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
@@ -267,8 +339,8 @@ class Run:
                 raise error
             self._last_fault = (number, repr(error))
             if isinstance(error, faults.MemoryDamaged):
-                place.position.usable = False
-        elif _is_communication(error):
+                place.note_damage(error.tensors)
+        elif is_communication(error):
             kind = "communication"
         elif not interrupted:
             place.report_end(error)
@@ -299,6 +371,7 @@ class Run:
     def _end_section(self) -> None:
         if self._place is not None:
             self._place.position.sections += 1
+            self._place.announce_commit(self._steps_done() - 1)
         self._protected.forget()
         self._beacon.show(Phase.OUTSIDE)
 
@@ -312,8 +385,10 @@ class Run:
         if self._place is not None:
             self._place.sever()
 
-    def _show_waiting(self, waiting: bool) -> None:
-        self._beacon.show(Phase.WAITING if waiting else Phase.WORKING)
+    def _check_world(self) -> None:
+        """What an aborted collective leaves in memory is no result, though nothing has raised."""
+        if self._place is not None and self._place.is_outdated():
+            raise Severed
 
     def _steps_done(self) -> int:
         return self._place.position.committed if self._place is not None else self._committed
@@ -326,9 +401,10 @@ class Run:
         return total
 
 
-def _is_communication(error: BaseException) -> bool:
-    text = str(error)
-    return isinstance(error, dist.DistError) or any(mark in text for mark in PEER_LOST_MARKS)
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
 def init() -> Run:

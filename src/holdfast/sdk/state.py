@@ -8,6 +8,7 @@ attempt.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ class Protected:
         if isinstance(value, nn.Module):
             self.modules[name] = value
         elif isinstance(value, torch.optim.Optimizer):
+            tree.pack(value.state_dict(), name=name)
             self.optimizers[name] = value
         elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             tree.pack(value.state_dict(), name=name)
@@ -78,6 +80,18 @@ class Protected:
             found += list(module.buffers())
         return found
 
+    def has_all(self, names: Sequence[str]) -> bool:
+        """Whether these are names of tensors; no name at all means everything, and that is not a tensor."""
+        return bool(names) and set(names) <= self._named().keys()
+
+    def _named(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by the name given to `protect` and their own."""
+        return {
+            f"{name}.{key}": tensor.detach()
+            for name, module in self.modules.items()
+            for key, tensor in (*module.named_parameters(), *module.named_buffers())
+        }
+
     # --- from rank to rank --------------------------------------------------------------------------------------
 
     def send(self, ranks: list[int]) -> None:
@@ -88,24 +102,28 @@ class Protected:
         }
         skeleton, tensors = tree.pack(states, name="state")
         header = msgspec.msgpack.encode((skeleton, tree.shapes(tensors)))
-        payload = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         for rank in ranks:
-            dist.send(torch.tensor([payload.numel()]), rank)
-            dist.send(payload, rank)
+            _send_bytes(header, rank)
             for chunk in _chunks([*self._in_place(), *tensors]):
-                dist.send(
-                    torch.cat([as_bytes(t.contiguous()) for t in chunk]) if len(chunk) > 1 else _flat(chunk), rank
-                )
+                dist.send(torch.cat([_on_host(t) for t in chunk]) if len(chunk) > 1 else _on_host(chunk[0]), rank)
+
+    def send_named(self, rank: int) -> None:
+        """Send the tensors that `rank` asks for."""
+        names = msgspec.msgpack.decode(_receive_bytes(rank), type=list[str])
+        named = self._named()
+        for name in names:
+            dist.send(_on_host(named[name]), rank)
+
+    def receive_named(self, names: Sequence[str], rank: int) -> None:
+        """Take these tensors from `rank`."""
+        _send_bytes(msgspec.msgpack.encode(names), rank)
+        named = self._named()
+        for name in names:
+            _receive_chunk([named[name]], rank)
 
     def receive(self, rank: int) -> None:
         """Take the whole state from `rank`; ours is overwritten."""
-        length = torch.empty(1, dtype=torch.int64)
-        dist.recv(length, rank)
-        payload = torch.empty(int(length), dtype=torch.uint8)
-        dist.recv(payload, rank)
-        skeleton, shapes = msgspec.msgpack.decode(
-            payload.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
-        )
+        skeleton, shapes = msgspec.msgpack.decode(_receive_bytes(rank), type=tuple[bytes, list[tuple[str, list[int]]]])
         tensors = [tree.empty(shape, torch.device("cpu")) for shape in shapes]
         for chunk in _chunks([*self._in_place(), *tensors]):
             _receive_chunk(chunk, rank)
@@ -114,6 +132,19 @@ class Protected:
             optimizer.load_state_dict(states["optimizers"][name])
         for name, value in self.extras.items():
             value.load_state_dict(states["extras"][name])
+
+
+def _send_bytes(data: bytes, rank: int) -> None:
+    dist.send(torch.tensor([len(data)]), rank)
+    dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank)
+
+
+def _receive_bytes(rank: int) -> bytes:
+    length = torch.empty(1, dtype=torch.int64)
+    dist.recv(length, rank)
+    payload = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(payload, rank)
+    return payload.numpy().tobytes()
 
 
 def _chunks(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -136,13 +167,13 @@ def _chunks(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
     return chunks
 
 
-def _flat(chunk: list[torch.Tensor]) -> torch.Tensor:
-    return as_bytes(chunk[0].contiguous())
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return as_bytes(tensor.cpu().contiguous())
 
 
 def _receive_chunk(chunk: list[torch.Tensor], rank: int) -> None:
     with torch.no_grad():
-        if len(chunk) == 1 and chunk[0].is_contiguous():
+        if len(chunk) == 1 and chunk[0].is_contiguous() and chunk[0].is_cpu:
             dist.recv(as_bytes(chunk[0]), rank)
             return
         packed = torch.empty(sum(t.numel() * t.element_size() for t in chunk), dtype=torch.uint8)

@@ -54,13 +54,20 @@ class Committed(Message, frozen=True):
     timings_ms: dict[str, float]
 
 
+class Stuck(Message, frozen=True):
+    """The main thread does not come out of a collective of a world that is over: only killing the process helps."""
+
+    generation: int
+    stack: str
+
+
 class Stranded(Message, frozen=True):
     """No rank holds a state that could be resumed from."""
 
     generation: int
 
 
-FromWorker = Attach | AtLoop | Faulted | Raised | Committed | Stranded
+FromWorker = Attach | AtLoop | Faulted | Raised | Committed | Stuck | Stranded
 
 
 class Join(Message, frozen=True):

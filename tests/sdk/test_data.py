@@ -1,0 +1,171 @@
+"""Which samples a step uses: each exactly once an epoch, in an order that no world size changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from holdfast.errors import SpecError
+from holdfast.sdk.data import Data
+from holdfast.sdk.stream import Stream
+
+
+class Noisy(Dataset):
+    """A number and noise that is drawn when it is read."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, float(torch.rand(()))
+
+
+def ids(data: Data, step: int, size: int) -> list[list[int]]:
+    return [data.local_ids(step, rank=rank, size=size) for rank in range(size)]
+
+
+@given(
+    num_samples=st.integers(1, 60), batch=st.integers(1, 20), sizes=st.lists(st.integers(1, 5), min_size=1), seed=...
+)
+def test_every_sample_is_used_once_an_epoch_however_the_world_changes(
+    num_samples: int, batch: int, sizes: list[int], seed: int
+):
+    data = Data(TensorDataset(torch.zeros(num_samples)), global_batch=batch, seed=seed)
+    for epoch in range(2):
+        used: Counter[int] = Counter()
+        for at in range(data.steps_per_epoch):
+            step = epoch * data.steps_per_epoch + at
+            parts = ids(data, step, sizes[step % len(sizes)])
+            used.update(index for part in parts for index in part)
+            assert [index for part in parts for index in part] == data.local_ids(step, rank=0, size=1)
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+            shares = [data.share(step, rank=rank, size=len(parts)) for rank in range(len(parts))]
+            assert sum(shares) == pytest.approx(1.0)
+            assert [round(share * sum(map(len, parts))) for share in shares] == [len(part) for part in parts]
+        assert used == Counter(range(num_samples))
+
+
+def test_epochs_differ_and_seeds_differ_and_without_shuffling_it_is_as_stored():
+    dataset = TensorDataset(torch.zeros(64))
+    first, other = Data(dataset, global_batch=64, seed=1), Data(dataset, global_batch=64, seed=2)
+    assert ids(first, 0, 1) != ids(first, 1, 1)
+    assert ids(first, 0, 1) != ids(other, 0, 1)
+    assert ids(Data(dataset, global_batch=64, shuffle=False), 0, 1) == [list(range(64))]
+
+
+def test_a_rest_can_be_dropped():
+    data = Data(TensorDataset(torch.zeros(10)), global_batch=4, drop_last=True)
+    assert data.steps_per_epoch == 2
+    assert [len(part) for part in ids(data, 1, 2)] == [2, 2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_is_drawn_for_a_sample_does_not_depend_on_who_reads_it(num_workers: int):
+    calm = Data(Noisy(), global_batch=8, seed=3)
+    data = Data(Noisy(), global_batch=8, seed=3, num_workers=num_workers)
+    for step in (0, 1, 1, 2, 5, 2):
+        expected = calm.batches(step, rank=0, size=1)[0]
+        parts = [data.batches(step, rank=rank, size=2)[0] for rank in (0, 1)]
+        assert torch.equal(torch.cat([part[0] for part in parts]), expected[0])
+        assert torch.equal(torch.cat([part[1] for part in parts]), expected[1])
+
+
+def test_reading_does_not_disturb_the_numbers_that_a_step_draws():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    Data(Noisy(), global_batch=8).batches(0, rank=0, size=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_micro_batches_are_cut_from_the_ranks_own_part():
+    data = Data(Noisy(), global_batch=10, micro_batch=2)
+    assert [len(batch[0]) for batch in data.batches(0, rank=1, size=2)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"global_batch": 0}, "global_batch"),
+        ({"global_batch": 4, "micro_batch": 0}, "micro_batch"),
+        ({"global_batch": 40, "drop_last": True}, "drop_last"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(options: dict, named: str):
+    with pytest.raises(SpecError, match=named):
+        Data(Noisy(), **options)
+
+
+def test_a_rank_without_a_sample_is_refused_before_the_first_step():
+    data = Data(Noisy(), global_batch=6)
+    data.check_world(2)
+    with pytest.raises(SpecError, match=r"a step of each epoch has 2 samples for 3 ranks; .* drop_last=True"):
+        data.check_world(3)
+
+
+# --- an order of the user's own -------------------------------------------------------------------------------
+
+
+class Counting(IterableDataset):
+    """Endless numbers; its place is in its state."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self.next += 1
+            yield self.next - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class Backwards:
+    """A sampler of ten indices, with a state."""
+
+    def __init__(self) -> None:
+        self.left = 10
+
+    def __iter__(self) -> Iterator[int]:
+        self.left = self.left or 10
+        while self.left:
+            self.left -= 1
+            yield self.left
+
+    def state_dict(self) -> dict[str, int]:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.left = state["left"]
+
+
+def test_a_stream_goes_back_to_a_place_it_remembers():
+    stream = Stream(Counting(), global_batch=8)
+    stream.batches(0, rank=0, size=2)
+    state = stream.state_dict()
+    first = stream.batches(1, rank=0, size=2)
+    stream.load_state_dict(state)
+    assert first[0].tolist() == stream.batches(1, rank=0, size=2)[0].tolist() == [4, 5, 6, 7]
+
+
+def test_a_sampler_says_what_is_read_and_begins_again_at_its_end():
+    stream = Stream(TensorDataset(torch.arange(10)), sampler=Backwards(), global_batch=4, micro_batch=2)
+    read = [[batch[0].tolist() for batch in stream.batches(step, rank=0, size=1)] for step in range(4)]
+    assert read == [[[9, 8], [7, 6]], [[5, 4], [3, 2]], [[1, 0]], [[9, 8], [7, 6]]]
+
+
+def test_a_stream_needs_a_state_and_has_no_epochs():
+    with pytest.raises(SpecError, match="state_dict"):
+        Stream(range(10), global_batch=4)
+    with pytest.raises(SpecError, match="total=N"):
+        _ = Stream(Counting(), global_batch=4).steps_per_epoch
