@@ -91,3 +91,18 @@ def test_a_section_has_its_own_time_but_not_for_standing_still():
     stopped = replace(section, stopped=True)
     progress.judge({0: WAITING, 1: stopped}, now=31.0)
     assert progress.judge({0: WAITING, 1: stopped}, now=33.0).late == (1,)
+
+
+# --- scripts without the SDK ----------------------------------------------------------------------------------
+
+STEPPING = View(step=5, phase="stepping", since=0.0, stopped=False)
+
+
+def test_while_any_rank_makes_steps_nobody_is_late():
+    ahead = replace(STEPPING, step=6, since=1.5)
+    assert paced(step_s=0.1).judge({0: ahead, 1: STEPPING}, now=3.4).late == ()
+
+
+def test_when_no_rank_makes_steps_the_hindmost_are_late():
+    ahead = replace(STEPPING, step=6, since=1.5)
+    assert paced(step_s=0.1).judge({0: ahead, 1: STEPPING, 2: STEPPING}, now=3.5).late == (1, 2)

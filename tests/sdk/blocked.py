@@ -156,6 +156,9 @@ class _Vanishing(dist.Store):
     def get(self, key: str) -> bytes:
         return self._store.get(key)
 
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
+
     def wait(self, *args: Any) -> None:
         self._store.wait(*args)
 

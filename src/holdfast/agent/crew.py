@@ -219,7 +219,7 @@ class Crew:
             return {}
         found: dict[int, Watched] = {}
         for pid, local_rank in seats.local_ranks.items():
-            if pid in seats.attached:
+            if pid in seats.attached or self._spec.hang_asked:
                 slot = seats.slots[pid]
                 error_file = self._launcher.error_file(self._launch.world.restart_count, slot)
                 stack = error_file.with_name(error_file.name + ".crash")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.core.ids import Placement, World
 from holdfast.spec.job import NodeSpec
-from holdfast.spec.worker import AGENT, BEACON, LAUNCHED_AT
+from holdfast.spec.worker import AGENT, BEACON, LAUNCHED_AT, WATCH_STEPS
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
@@ -39,6 +39,8 @@ def worker_env(
         BEACON: str(beacon),
         LAUNCHED_AT: f"{time.monotonic():.6f}",
     }
+    if spec.hang_asked:
+        env[WATCH_STEPS] = "1"
     if spec.omp_num_threads is not None:
         env["OMP_NUM_THREADS"] = spec.omp_num_threads
     if spec.virtual_local_rank:

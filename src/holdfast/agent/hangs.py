@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.faults import HANG_MARK
-from holdfast.core.progress import Limits, Progress, View
+from holdfast.core.progress import Limits, Progress, Verdict, View
 from holdfast.observe import beacon
 from holdfast.observe.beacon import STACK_SIGNAL
 
 LOOK_S = 0.2
+WAITING_PLACES = "/torch/distributed/", "/torch/autograd/graph.py", "/holdfast/sdk/waits.py"
 STACK_S = 0.1
 """For a worker to write its stack; one that is stopped or stuck in the kernel never does."""
 
@@ -53,14 +54,9 @@ class HangWatch:
             return
         verdict = self._progress.judge(views, now=time.monotonic())
         stacks = {rank: "" if views[rank].stopped else await self._stack(workers[rank]) for rank in verdict.late}
-        waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
-        alone = len(views) == 1
-        for rank in verdict.late:
+        for rank in _blamed(verdict, views, stacks):
             view = views[rank]
-            if rank in waiting or not (view.stopped or alone or waiting or verdict.waited_for):
-                continue
-            what = "is stopped" if view.stopped else "does not get on while its peers wait"
-            reason = f"rank {rank} {what} at step {view.step} for {self._progress.limit_s(view):.2f} s"
+            reason = f"rank {rank} {_describe(view)} at step {view.step} for {self._progress.limit_s(view):.2f} s"
             self._hung(workers[rank].pid, f"{HANG_MARK}{reason}\n{stacks[rank]}".rstrip())
 
     def _view(self, worker: Watched) -> View | None:
@@ -81,6 +77,23 @@ class HangWatch:
         return ""
 
 
+def _blamed(verdict: Verdict, views: dict[int, View], stacks: dict[int, str]) -> list[int]:
+    """Those of the late who are not waiting for somebody else themselves."""
+    waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
+    blamed = [rank for rank in verdict.late if rank not in waiting]
+    if any(view.phase == "stepping" for view in views.values()):
+        # One is enough: they all start again.
+        return (blamed or list(verdict.late))[:1]
+    alone, held_up = len(views) == 1, bool(waiting) or verdict.waited_for
+    return [rank for rank in blamed if views[rank].stopped or alone or held_up]
+
+
+def _describe(view: View) -> str:
+    if view.stopped:
+        return "is stopped"
+    return "makes no step" if view.phase == "stepping" else "does not get on while its peers wait"
+
+
 def _is_stopped(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
@@ -88,9 +101,9 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _waits_for_others(stack: str) -> bool:
-    """Whether the newest frame of the main thread is in a collective: then somebody else is to blame."""
+    """Whether the newest frame of the main thread is in a collective, or in a backward pass, which waits for some."""
     frames = [line for line in stack.splitlines() if line.startswith("  File")]
-    return bool(frames) and any(place in frames[0] for place in ("/torch/distributed/", "/holdfast/sdk/waits.py"))
+    return bool(frames) and any(place in frames[0] for place in WAITING_PLACES)
 
 
 def kill_worker(pid: int) -> None:

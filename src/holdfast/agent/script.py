@@ -25,7 +25,9 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from holdfast.agent.lifeline import FD_FLOOR
+from holdfast.observe import beacon
 from holdfast.observe.beacon import STACK_SIGNAL
+from holdfast.spec.worker import BEACON, WATCH_STEPS
 
 FIXED_TORCH_SEED = 67280421310721
 """What torch starts with where it does not draw a seed for each process; then forks agree as they should."""
@@ -78,6 +80,8 @@ def _dress(role: Role) -> None:
         _set_threads(torch, role.env)
         if role.numa_binding is not None:
             _bind_numa(role)
+        if role.env.get(WATCH_STEPS):
+            _show_steps(role.env[BEACON])
     if role.error_file:
         _report_crashes(role.error_file + ".crash")
 
@@ -175,6 +179,19 @@ def _set_threads(torch: Any, env: dict[str, str]) -> None:  # noqa: ANN401  torc
 def _loaded_openblas() -> list[ctypes.CDLL]:
     paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}
     return [ctypes.CDLL(path) for path in sorted(paths)]
+
+
+def _show_steps(path: str) -> None:
+    """Let the agent see the steps of every optimizer; the SDK, if the script uses it, shows more and ends this."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    shown = beacon.Beacon(path)
+
+    def note(*_: object) -> None:
+        shown.step += 1
+        shown.show(beacon.Phase.STEPPING)
+
+    beacon.forget_steps = register_optimizer_step_post_hook(note).remove
 
 
 def _bind_numa(role: Role) -> None:

@@ -2,7 +2,8 @@
 
 A rank is judged only inside guarded functions. One that works on its own and does not get on while a peer waits, in a
 collective or for it to join a new world, hangs once its time is up; one that is stopped hangs wherever it is. The time
-allowed follows the steps seen so far, between a floor and a ceiling.
+allowed follows the steps seen so far, between a floor and a ceiling. Of a script without the SDK only the steps of its
+optimizers are seen: it hangs when no rank makes one for so long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class View:
 
     step: int
     phase: str
-    """`outside`, `working`, `waiting` or `joining`."""
+    """`outside`, `working`, `waiting`, `joining`, or `stepping` where nothing but the end of each step is seen."""
     since: float
     stopped: bool
     limit_s: float | None = None
@@ -68,8 +69,16 @@ class Progress:
         self._note(views, now=now)
         self._stopped_at = {rank: self._stopped_at.get(rank, now) for rank, view in views.items() if view.stopped}
         since = {rank: view.since for rank, view in views.items() if view.phase == "working"} | self._stopped_at
+        since |= self._hindmost(views)
         late = sorted(rank for rank, at in since.items() if now >= at + self.limit_s(views[rank]))
         return Verdict(tuple(late), any(view.phase in ("waiting", "joining") for view in views.values()))
+
+    def _hindmost(self, views: Mapping[int, View]) -> dict[int, float]:
+        """Where only steps are seen: those who made the fewest, since the last step that anybody made."""
+        stepping = {rank: view for rank, view in views.items() if view.phase == "stepping"}
+        fewest = min((view.step for view in stepping.values()), default=0)
+        newest = max((view.since for view in stepping.values()), default=0.0)
+        return {rank: newest for rank, view in stepping.items() if view.step == fewest}
 
     def limit_s(self, view: View) -> float:
         """How long a rank may stay as it is; one that is stopped does nothing that a section's limit is for."""

@@ -12,7 +12,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -32,6 +32,16 @@ class Phase(IntEnum):
     """In a collective: it waits for others."""
     JOINING = 3
     """Waiting for the other ranks of a new world."""
+    STEPPING = 4
+    """A script without the SDK: its optimizers make steps, and more is not known."""
+
+
+def _nothing() -> None:
+    pass
+
+
+forget_steps: Callable[[], None] = _nothing
+"""Ends the showing of optimizer steps in this process."""
 
 
 @dataclass(frozen=True, slots=True)

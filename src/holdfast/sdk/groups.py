@@ -30,12 +30,15 @@ CONNECT_PER_RANK_S = 0.05
 """For ranks that are all there to connect; gloo waits five times as long. Whoever waits for a peer to connect to it has
 no socket yet that could be shut: should that peer die just then, nothing but this ends the wait."""
 
-SETTLE_S = 0.02
+SETTLE_S = 0.01
+MAX_SETTLE_S = 0.05
 SEND_BUFFER_BYTES = 4 << 20
 """gloo writes at most 1 MiB of a collective at a time, and two of those at once. What the kernel takes at once is
 sent; a write that is cut short when its connection ends is never reported, and who waits for it waits for good."""
 SO_SNDBUFFORCE = 32
 """As SO_SNDBUF, beyond the system's limit, for those who may; Python has no name for it."""
+
+MIN_POLL_S, MAX_POLL_S = 0.0005, 0.05
 
 Socket = tuple[int, str]
 """A descriptor with the inode it stood for: descriptors are used again, inodes are not."""
@@ -83,10 +86,15 @@ def enlarge(sockets: set[Socket]) -> None:
 
 
 def settle(sockets: set[Socket]) -> None:
-    """Let gloo read what has arrived, for a moment: a message that is cut short is never reported."""
-    deadline = time.monotonic() + SETTLE_S
+    """Let every rank's gloo do what it has been asked for, for a moment.
+
+    It answers a peer that is ready by writing to it; should the peer's end be shut by then, or what it reads be cut
+    short, that is never reported to who waits for it.
+    """
+    deadline = time.monotonic() + MAX_SETTLE_S
+    time.sleep(SETTLE_S)
     while time.monotonic() < deadline and any(_num_unread(fd) for fd, _ in sockets):
-        time.sleep(SETTLE_S / 20)
+        time.sleep(SETTLE_S / 10)
 
 
 def _num_unread(fd: int) -> int:
@@ -117,6 +125,8 @@ class Group:
         self._sockets: set[Socket] = set()
         self._known = open_sockets()
         self._severed = False
+        self._is_gathering = True
+        """Not all ranks are here yet: who waits for them looks up now and then, and no wait has to be ended."""
         self.is_built = False
 
     def build(self) -> None:
@@ -145,6 +155,8 @@ class Group:
         """End every wait on this group; called from the watcher's thread."""
         with self._lock:
             self._severed = True
+            if self._is_gathering:
+                return
             settle(self._sockets)
             shut(self._sockets)
             if self._nccl is not None:
@@ -158,9 +170,21 @@ class Group:
         distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way
 
     def _await_everyone(self, store: Any) -> None:  # noqa: ANN401  torch does not export the type
+        """Ask now and then: a client that is cut off while it waits fills the log with its stack."""
         if store.add("arrived", 1) == self.size:
             store.set("all arrived", b"")
-        store.wait(["all arrived"], self._timeout)
+        began = time.monotonic()
+        while not store.check(["all arrived"]):
+            waited_s = time.monotonic() - began
+            if self._severed:
+                raise Severed
+            if waited_s > self._timeout.total_seconds():
+                raise RuntimeError(f"not all {self.size} ranks of generation {self.generation} came")
+            time.sleep(min(MAX_POLL_S, max(MIN_POLL_S, waited_s / 20)))
+        with self._lock:
+            self._is_gathering = False
+            if self._severed:
+                raise Severed
 
     def _note_sockets(self) -> None:
         with self._lock:

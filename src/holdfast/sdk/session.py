@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from holdfast import faults
 from holdfast.errors import JobError, SpecError
+from holdfast.observe import beacon
 from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.allocation import keep_freed_memory
 from holdfast.sdk.channel import Channel
@@ -32,7 +33,7 @@ from holdfast.sdk.reducer import DataParallel
 from holdfast.sdk.seeds import derive, seed_all
 from holdfast.sdk.state import Protected
 from holdfast.sdk.stream import Stream
-from holdfast.sdk.unguarded import explain_failures, is_communication
+from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication
 from holdfast.sdk.waits import show_waits
 from holdfast.spec.worker import WorkerSpec, load_worker
 
@@ -86,6 +87,9 @@ class Run:
         self._committed = 0
         self._num_once = 0
         self._is_guarded = False
+        self._has_warned = False
+        self._is_updating = False
+        """From the first update of a parameter to the commit."""
         if spec.agent is not None:
             channel = Channel(spec.agent, interrupt=self._interrupt)
             self._place = Membership(
@@ -97,7 +101,8 @@ class Run:
             )
             atexit.register(self._place.leave)
             explain_failures(lambda: self._is_guarded)
-            show_waits(self._beacon)
+            show_waits(self._beacon, note=self._note_wait)
+            beacon.forget_steps()
 
     # --- what a script asks -------------------------------------------------------------------------------------
 
@@ -310,6 +315,7 @@ class Run:
         share = 1.0 / self.world_size
         if self._data is not None:
             share = self._data.share(step.number, rank=self.rank, size=self.world_size)
+        self._is_updating = False
         for net in self._nets:
             net.share = share
         seed_all(derive(self._seed, step.number, self.rank))
@@ -317,6 +323,7 @@ class Run:
 
     def _commit(self, number: int) -> None:
         self._committed = number + 1
+        self._is_updating = False
         self._protected.forget()
         if self._place is not None:
             position = self._place.position
@@ -328,6 +335,7 @@ class Run:
         """Decide what an exception in a guarded function means; returns when a new world is known."""
         for net in self._nets:
             net.reset()
+        self._is_updating = False
         place = self._place
         if place is None:
             raise error
@@ -355,8 +363,19 @@ class Run:
 
     def _note_update(self, *_: object) -> None:
         """From here to the commit the state is neither that of this step nor of the next."""
+        self._is_updating = True
         if self._place is not None:
             self._place.position.usable = False
+
+    def _note_wait(self) -> None:
+        if self._is_updating and self.world_size > 1 and not self._has_warned:
+            self._has_warned = True
+            if self.is_main:
+                line = calling_line()
+                sys.stderr.write(
+                    f"holdfast: {line}: a collective after optimizer.step(): if a worker is lost while all are in it, "
+                    "nobody holds a whole state, and all start again; call it before the update, or in a section\n"
+                )
 
     # --- sections and worlds ------------------------------------------------------------------------------------
 

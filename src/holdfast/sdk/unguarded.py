@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -47,14 +48,18 @@ def _explained(name: str, original: Callable[..., Any], is_guarded: Callable[[],
                 advice = "it lost a peer, and only what is in @run.step or @run.section is repaired"
             else:
                 raise
-            raise UnguardedCollective(name, _caller(), advice) from error
+            raise UnguardedCollective(name, calling_line(), advice) from error
 
     return call
 
 
-def _caller() -> str:
-    """The line of the script that called."""
+def calling_line() -> str:
+    """The line of the script that called torch or us."""
     frame = sys._getframe(1)  # noqa: SLF001  the documented way
-    while frame.f_back is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
+    while frame.f_back is not None and _is_inner(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_inner(filename: str) -> bool:
+    return "/torch/" in filename or filename.startswith(os.path.dirname(__file__))

@@ -17,15 +17,16 @@ import torch.distributed as dist
 
 from holdfast.observe.beacon import Beacon
 
-FREE_S = 0.5
+FREE_S = 0.25
 """A severed wait raises within milliseconds; one that is seen twice in the same place never will."""
 
 
-def show_waits(beacon: Beacon) -> None:
-    """From now on, whatever waits for a collective shows it."""
+def show_waits(beacon: Beacon, *, note: Callable[[], None]) -> None:
+    """From now on, whatever waits for a collective shows it, and calls `note` first."""
     original = dist.Work.wait
 
     def wait(self: dist.Work, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  as torch has it
+        note()
         with beacon.waiting():
             return original(self, *args, **kwargs)
 

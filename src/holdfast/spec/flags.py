@@ -176,7 +176,8 @@ FLAGS: tuple[Flag, ...] = (
         metavar="MIN:MAX",
         variable=False,
         help="Seconds after which a rank that does not get on while others wait for it is killed and replaced: ten "
-        "times the pace of the steps, within these limits; off to never do so (SDK only).",
+        "times the pace of the steps, within these limits; off to never do so. Where it is given, scripts without the "
+        "SDK are watched too: all workers start again if no optimizer makes a step for so long.",
     ),
     Flag(
         name="--shutdown-timeout",

@@ -115,6 +115,8 @@ class NodeSpec:
     """A rank that does not get on while others wait for it is given at least this long..."""
     hang_ceiling_s: float = 600.0
     """...and at most this long; in between, ten times the pace of the steps seen so far."""
+    hang_asked: bool = False
+    """The user named these limits: scripts without the SDK are held to them too, by the steps of their optimizers."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     events_file: str | None = None
     marker: str = ""

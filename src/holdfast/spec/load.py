@@ -129,6 +129,7 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         standby=settings["standby"].whole(0, 64),
         hang_floor_s=hang[0],
         hang_ceiling_s=hang[1],
+        hang_asked=settings.given("hang_timeout") and hang[1] < math.inf,
         signals=_signals(settings["signals_to_handle"]),
         events_file=_writable(settings["events"]),
         marker=marker,
