@@ -62,6 +62,16 @@ def test_a_rank_that_does_not_leave_an_old_world_holds_up_those_who_join_the_new
     assert verdict.waited_for
 
 
+@pytest.mark.parametrize("view", [WAITING, JOINING])
+def test_a_rank_that_waits_in_a_world_that_is_over_is_late_soon(view: View):
+    progress = paced(step_s=0.1)
+    views = {0: replace(JOINING, generation=2), 1: replace(view, generation=1)}
+    assert progress.judge(views, now=10.0, generation=2).late == ()
+    assert progress.judge(views, now=11.9, generation=2).late == ()
+    assert progress.judge(views, now=12.0, generation=2).late == (1,)
+    assert progress.judge({0: OUTSIDE, 1: WORKING}, now=1.0, generation=2).late == ()
+
+
 def test_outside_guarded_functions_nobody_is_judged():
     assert paced(step_s=0.1).judge({0: WAITING, 1: OUTSIDE}, now=1000.0).late == ()
 

@@ -44,5 +44,5 @@ def test_two_kills_and_the_loss_of_the_standby_itself(run_job: StartJob, tmp_pat
     assert is_alive(second)
 
     (marks / "stop").touch()
-    assert job.wait() == 0, job.story()
+    assert job.wait(within_s=90) == 0, job.story()
     assert not [pid for pid in job.processes() if parent(pid) and "endless.py" in " ".join(cmdline(pid))]

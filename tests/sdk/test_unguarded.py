@@ -34,7 +34,7 @@ def test_a_collective_in_the_loop_that_loses_a_peer_says_which_line_it_is(
     path = script(LOOP.format(before="", after=after))
     line = path.read_text().splitlines().index(f"    {after}") + 1
     job = run_job("--nproc-per-node", 2, "--max-restarts", 0, path)
-    assert job.wait() != 0
+    assert job.wait(within_s=90) != 0
     assert f"{path}:{line}: torch.distributed.barrier() outside guarded functions failed; it lost a peer" in job.err
     assert "UnguardedCollective" in job.err
 
@@ -42,7 +42,7 @@ def test_a_collective_in_the_loop_that_loses_a_peer_says_which_line_it_is(
 def test_a_collective_before_the_loop_points_to_once(run_job: StartJob, script: Callable[..., Path]) -> None:
     path = script(LOOP.format(before="dist.all_reduce(torch.ones(1))", after="pass"))
     job = run_job("--nproc-per-node", 2, "--max-restarts", 0, path)
-    assert job.wait() == 1
+    assert job.wait(within_s=90) == 1
     assert (
         "torch.distributed.all_reduce() outside guarded functions failed; there is no group before the loop" in job.err
     )
@@ -77,9 +77,9 @@ def test_what_is_done_once_is_not_done_again_by_a_newcomer(run_job: StartJob, sc
 
         for step in run.steps(total=10):
             train(step)
-        print(f"rank {run.rank} total {float(total)}", flush=True)
+        print(f"rank {run.rank} total {float(total)}\\n", end="", flush=True)
     """)
     job = run_job("--nproc-per-node", 2, path, cwd=path.parent)
-    assert job.wait() == 0, job.story()
+    assert job.wait(within_s=90) == 0, job.story()
     assert (path.parent / "calls").read_text() == "xx"
     assert {"rank 0 total 3.0", "rank 1 total 3.0"} <= set(job.out.splitlines())

@@ -52,8 +52,13 @@ class Crew:
         self._attachments = Attachments(self._launcher.agent_socket, self._note_worker)
         self._seats = Seats(spec.num_workers)
         self._hangs = HangWatch(
-            Limits(spec.hang_floor_s, spec.hang_ceiling_s), workers=self._watched, hung=self._note_hang
+            Limits(spec.hang_floor_s, spec.hang_ceiling_s),
+            workers=self._watched,
+            generation=lambda: self._generation,
+            hung=self._note_hang,
         )
+        self._generation = 0
+        """The newest world that workers were invited to."""
         self._verdicts: dict[int, str] = {}
         """Why we killed a worker, until its end is reported."""
         self._launch: core.Launch | None = None
@@ -91,6 +96,7 @@ class Crew:
 
     def invite(self, action: core.Invite) -> None:
         world, placement = action.world, action.placement
+        self._generation = max(self._generation, world.generation)
         join = Join(
             world.generation,
             placement.first_rank + action.local_rank,

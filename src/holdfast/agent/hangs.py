@@ -35,10 +35,16 @@ class HangWatch:
     """Looks at the workers now and then, and says who hangs."""
 
     def __init__(
-        self, limits: Limits, *, workers: Callable[[], dict[int, Watched]], hung: Callable[[int, str], None]
+        self,
+        limits: Limits,
+        *,
+        workers: Callable[[], dict[int, Watched]],
+        generation: Callable[[], int],
+        hung: Callable[[int, str], None],
     ) -> None:
         self._limits = limits
         self._workers = workers
+        self._generation = generation
         self._hung = hung
         self._progress = Progress(limits)
 
@@ -50,20 +56,26 @@ class HangWatch:
     async def _look(self) -> None:
         workers = self._workers()
         views = {rank: view for rank, worker in workers.items() if (view := self._view(worker)) is not None}
-        if len(views) < len(workers):
+        if len(views) < len(workers) and any(view.phase == "stepping" for view in views.values()):
+            # Until all have made a step, we do not know who is behind.
             return
-        verdict = self._progress.judge(views, now=time.monotonic())
+        verdict = self._progress.judge(views, now=time.monotonic(), generation=self._generation())
         stacks = {rank: "" if views[rank].stopped else await self._stack(workers[rank]) for rank in verdict.late}
-        for rank in _blamed(verdict, views, stacks):
+        left_behind = [rank for rank in verdict.late if self._progress.is_left_behind(views[rank])]
+        for rank in {*left_behind, *_blamed(verdict, views, stacks, alone=len(workers) == 1)}:
             view = views[rank]
             reason = f"rank {rank} {_describe(view)} at step {view.step} for {self._progress.limit_s(view):.2f} s"
+            if rank in left_behind:
+                reason = f"stuck in generation {view.generation}, which is over, at step {view.step}"
             self._hung(workers[rank].pid, f"{HANG_MARK}{reason}\n{stacks[rank]}".rstrip())
 
     def _view(self, worker: Watched) -> View | None:
         seen = beacon.read(worker.beacon)
         if seen is None:
             return None
-        return View(seen.step, seen.phase.name.lower(), seen.since_s, _is_stopped(worker.pid), seen.limit_s)
+        return View(
+            seen.step, seen.phase.name.lower(), seen.since_s, _is_stopped(worker.pid), seen.generation, seen.limit_s
+        )
 
     async def _stack(self, worker: Watched) -> str:
         with contextlib.suppress(OSError):
@@ -77,14 +89,14 @@ class HangWatch:
         return ""
 
 
-def _blamed(verdict: Verdict, views: dict[int, View], stacks: dict[int, str]) -> list[int]:
+def _blamed(verdict: Verdict, views: dict[int, View], stacks: dict[int, str], *, alone: bool) -> list[int]:
     """Those of the late who are not waiting for somebody else themselves."""
     waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
     blamed = [rank for rank in verdict.late if rank not in waiting]
     if any(view.phase == "stepping" for view in views.values()):
         # One is enough: they all start again.
         return (blamed or list(verdict.late))[:1]
-    alone, held_up = len(views) == 1, bool(waiting) or verdict.waited_for
+    held_up = bool(waiting) or verdict.waited_for
     return [rank for rank in blamed if views[rank].stopped or alone or held_up]
 
 

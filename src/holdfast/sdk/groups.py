@@ -16,6 +16,7 @@ import socket
 import termios
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from holdfast.core.ids import Address
+from holdfast.sdk.subgroups import Subgroups
 
 CONNECT_S = 2.0
 CONNECT_PER_RANK_S = 0.05
@@ -104,6 +106,19 @@ def _num_unread(fd: int) -> int:
     return count[0]
 
 
+def _all_end(under_way: Sequence[dist.Work]) -> bool:
+    deadline = time.monotonic() + MAX_SETTLE_S
+    while not all(work.is_completed() for work in under_way):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(SETTLE_S / 10)
+    return True
+
+
+_buried: list[Any] = []
+"""Groups that must not be destroyed."""
+
+
 class Severed(Exception):
     """The generation ended while its group was being built."""
 
@@ -112,7 +127,15 @@ class Group:
     """The default group of `torch.distributed`, for one generation."""
 
     def __init__(
-        self, *, generation: int, rank: int, size: int, store: Address, timeout_s: float, backend: str = "gloo"
+        self,
+        *,
+        generation: int,
+        rank: int,
+        size: int,
+        store: Address,
+        timeout_s: float,
+        backend: str = "gloo",
+        subgroups: Subgroups | None = None,
     ) -> None:
         self.generation = generation
         self.rank = rank
@@ -120,7 +143,9 @@ class Group:
         self._store = store
         self._backend = backend
         self._nccl: Any = None
+        self._subgroups = subgroups
         self._timeout = timedelta(seconds=timeout_s)
+        self._connect = timedelta(seconds=CONNECT_S + CONNECT_PER_RANK_S * size)
         self._lock = threading.Lock()
         self._sockets: set[Socket] = set()
         self._known = open_sockets()
@@ -138,11 +163,11 @@ class Group:
             self._note_sockets()
             store = dist.PrefixStore(f"generation/{self.generation}", client)  # type: ignore[attr-defined]
             self._await_everyone(store)
-            connect = timedelta(seconds=CONNECT_S + CONNECT_PER_RANK_S * self.size)
-            dist.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.size, timeout=connect)
+            dist.init_process_group(
+                self._backend, store=store, rank=self.rank, world_size=self.size, timeout=self._connect
+            )
             distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001  torch has no public way
-            self._note_sockets()
-            enlarge(self._sockets)
+            self.build_subgroups()
             if "nccl" in self._backend:
                 self._nccl = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]  # noqa: SLF001
             self.is_built = True
@@ -150,6 +175,13 @@ class Group:
             if self._severed:
                 raise Severed from error
             raise
+
+    def build_subgroups(self) -> None:
+        """Make the groups that the script has asked for since the last time."""
+        if self._subgroups is not None:
+            self._subgroups.build(connect=self._connect, timeout=self._timeout)
+        self._note_sockets()
+        enlarge(self._sockets)
 
     def sever(self) -> None:
         """End every wait on this group; called from the watcher's thread."""
@@ -161,10 +193,17 @@ class Group:
             shut(self._sockets)
             if self._nccl is not None:
                 self._nccl.abort()
+            if self._subgroups is not None:
+                self._subgroups.abort()
 
-    def drop(self) -> None:
+    def drop(self, under_way: Sequence[dist.Work] = ()) -> None:
+        """Leave the group; one with work that never ends is left as it is, for its end would wait for that."""
         if dist.is_initialized():
+            if not _all_end(under_way):
+                _buried.append((dist.group.WORLD, self._subgroups.live() if self._subgroups is not None else []))
             dist.destroy_process_group()
+        if self._subgroups is not None:
+            self._subgroups.forget()
         # A group that failed while it was built leaves its number behind, and numbers name the keys in the store:
         # they have to be the same on every rank, newcomers included.
         distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way

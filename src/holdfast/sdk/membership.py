@@ -19,6 +19,8 @@ from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Channel
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
+from holdfast.sdk.subgroups import Subgroups
+from holdfast.sdk.unguarded import under_way
 from holdfast.sdk.waits import watch_main_thread
 from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded, Stuck
 
@@ -56,7 +58,14 @@ class Membership:
     """This process's place in one world after the other."""
 
     def __init__(
-        self, channel: Channel, protected: Protected, beacon: Beacon, *, backend: str, launched_at: float
+        self,
+        channel: Channel,
+        protected: Protected,
+        beacon: Beacon,
+        *,
+        backend: str,
+        subgroups: Subgroups,
+        launched_at: float,
     ) -> None:
         self.position = Position()
         self._launched_at = launched_at
@@ -69,6 +78,7 @@ class Membership:
         self._protected = protected
         self._beacon = beacon
         self._backend = backend
+        self._subgroups = subgroups
         self._group: Group | None = None
         self._announced = 0
         self._agreed = False
@@ -104,6 +114,8 @@ class Membership:
             self._beacon.show(Phase.JOINING)
             try:
                 self._meet(newest)
+                if self._group is not None:
+                    self._group.build_subgroups()
                 self._agree(newest, in_section=in_section)
             except (Severed, RuntimeError) as error:
                 if not self.is_outdated():
@@ -146,7 +158,7 @@ class Membership:
 
     def leave(self) -> None:
         if self._group is not None:
-            self._group.drop()
+            self._group.drop(under_way)
 
     def note_damage(self, names: Sequence[str]) -> None:
         """Parts of our state are of no use: these tensors, or everything where that cannot be said."""
@@ -159,7 +171,10 @@ class Membership:
         began = time.monotonic()
         self._agreed = False
         if self._group is not None:
-            self._group.drop()
+            self._group.drop(under_way)
+            under_way.clear()
+        self._beacon.generation = join.generation
+        self._beacon.show(Phase.JOINING)
         self.rank, self.local_rank, self.size = join.rank, join.local_rank, join.size
         self._group = Group(
             generation=join.generation,
@@ -168,6 +183,7 @@ class Membership:
             store=Address(join.store_host, join.store_port),
             timeout_s=GROUP_TIMEOUT_S,
             backend=self._backend,
+            subgroups=self._subgroups,
         )
         if self.is_outdated():
             raise Severed
@@ -178,7 +194,6 @@ class Membership:
             waited: max(0.0, began - since) * 1000,
             "reconnect": (time.monotonic() - began) * 1000,
         }
-        self._beacon.generation = join.generation
 
     def _agree(self, join: Join, *, in_section: bool) -> None:
         """Resume from the highest step that any rank has committed; ranks without it receive it."""

@@ -33,7 +33,8 @@ from holdfast.sdk.reducer import DataParallel
 from holdfast.sdk.seeds import derive, seed_all
 from holdfast.sdk.state import Protected
 from holdfast.sdk.stream import Stream
-from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication
+from holdfast.sdk.subgroups import Subgroups
+from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication, under_way
 from holdfast.sdk.waits import show_waits
 from holdfast.spec.worker import WorkerSpec, load_worker
 
@@ -87,16 +88,20 @@ class Run:
         self._committed = 0
         self._num_once = 0
         self._is_guarded = False
+        self._has_entered = False
         self._has_warned = False
         self._is_updating = False
         """From the first update of a parameter to the commit."""
         if spec.agent is not None:
             channel = Channel(spec.agent, interrupt=self._interrupt)
+            subgroups = Subgroups(may_be_asked=lambda: not self._is_guarded and not self._has_entered)
+            subgroups.take_over()
             self._place = Membership(
                 channel,
                 self._protected,
                 self._beacon,
                 backend=choose_backend(self.device, local_size=spec.local_world_size),
+                subgroups=subgroups,
                 launched_at=spec.launched_at,
             )
             atexit.register(self._place.leave)
@@ -216,6 +221,7 @@ class Run:
         number = self._committed = start
         if self._place is not None:
             self._place.begin_at(start)
+            self._has_entered = True
             with self._guard():
                 self._place.enter(in_section=False)
             # Those who hold the state are in a section after a step: pass that step, to come to the section.
@@ -324,6 +330,7 @@ class Run:
     def _commit(self, number: int) -> None:
         self._committed = number + 1
         self._is_updating = False
+        under_way.clear()
         self._protected.forget()
         if self._place is not None:
             position = self._place.position

@@ -13,6 +13,10 @@ from torch.distributed import distributed_c10d
 
 from holdfast.core.faults import PEER_LOST_MARKS
 from holdfast.errors import UnguardedCollective
+from holdfast.sdk.subgroups import with_live_groups
+
+under_way: list[dist.Work] = []
+"""What this step has begun without waiting for it."""
 
 COLLECTIVES = (
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single",
@@ -29,7 +33,7 @@ def is_communication(error: BaseException) -> bool:
 def explain_failures(is_guarded: Callable[[], bool]) -> None:
     """From now on a collective that fails while nothing guards it raises `UnguardedCollective`."""
     for name in COLLECTIVES:
-        explained = _explained(name, getattr(distributed_c10d, name), is_guarded)
+        explained = _explained(name, with_live_groups(getattr(distributed_c10d, name)), is_guarded)
         setattr(distributed_c10d, name, explained)
         setattr(dist, name, explained)
 
@@ -38,7 +42,10 @@ def _explained(name: str, original: Callable[..., Any], is_guarded: Callable[[],
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the collective takes and gives
         if is_guarded():
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if isinstance(result, dist.Work):
+                under_way.append(result)
+            return result
         try:
             return original(*args, **kwargs)
         except (ValueError, RuntimeError) as error:

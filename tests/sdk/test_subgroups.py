@@ -1,0 +1,64 @@
+"""Groups of the script's own are made again with every world, in a newcomer too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs import StartJob
+
+SCRIPT = """
+    import os, signal
+    from pathlib import Path
+    import torch, torch.distributed as dist
+    import holdfast
+
+    run = holdfast.init()
+    model = torch.nn.Linear(2, 2)
+    run.protect(model=model)
+    even, odd = dist.new_group([0, 2]), dist.new_group([1, 3])
+    run.once(lambda: None)
+    low = dist.new_group([0, 1], backend="gloo")
+    totals = []
+
+    @run.step
+    def train(step):
+        if step.number == 3 and run.rank == 2 and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        mine = odd if run.rank % 2 else even
+        total = torch.tensor(float(run.rank + 1))
+        dist.all_reduce(total, group=mine)
+        assert dist.get_world_size(mine) == 2
+        if run.rank < 2:
+            dist.broadcast(total, 1, low)
+        return float(total)
+
+    for step in run.steps(total=6):
+        total = train(step)
+    print(f"rank {run.rank} total {total}\\n", end="", flush=True)
+"""
+
+
+def test_groups_asked_for_before_the_loop_outlive_a_fault(run_job: StartJob, script: Callable[..., Path]) -> None:
+    path = script(SCRIPT)
+    job = run_job("--nproc-per-node", 4, path, cwd=path.parent)
+    assert job.wait(within_s=90) == 0, job.story()
+    assert [event["verdict"] for event in job.events("incident_closed")] == ["repaired"]
+    expected = {"rank 0 total 6.0", "rank 1 total 6.0", "rank 2 total 4.0", "rank 3 total 6.0"}
+    assert expected <= set(job.out.splitlines())
+
+
+def test_a_group_asked_for_in_the_loop_is_refused(run_job: StartJob, script: Callable[..., Path]) -> None:
+    path = script("""
+        import torch, torch.distributed as dist
+        import holdfast
+
+        run = holdfast.init()
+        run.protect(model=torch.nn.Linear(2, 2))
+        for step in run.steps(total=2):
+            dist.new_group([0])
+    """)
+    job = run_job("--nproc-per-node", 2, "--max-restarts", 0, path)
+    assert job.wait(within_s=90) == 1
+    assert "new_group(): [0] is not valid; call it before the loop and not in run.once" in job.err
