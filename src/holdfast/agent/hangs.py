@@ -18,8 +18,9 @@ from holdfast.observe.beacon import STACK_SIGNAL
 
 LOOK_S = 0.2
 WAITING_PLACES = "/torch/distributed/", "/torch/autograd/graph.py", "/holdfast/sdk/waits.py"
-STACK_S = 0.1
-"""For a worker to write its stack; one that is stopped or stuck in the kernel never does."""
+STACK_S = 0.5
+"""For a worker to write its stack; one that is stuck in the kernel never does."""
+STACK_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,17 @@ class HangWatch:
         )
 
     async def _stack(self, worker: Watched) -> str:
+        """Its Python stack, or nothing if it does not answer."""
+        before, text = "", ""
         with contextlib.suppress(OSError):
             os.truncate(worker.stack, 0)
             os.kill(worker.pid, STACK_SIGNAL)
-        await asyncio.sleep(STACK_S)
-        with contextlib.suppress(OSError):
-            text = worker.stack.read_text(errors="replace")
+            deadline = time.monotonic() + STACK_S
+            while (not text or text != before) and time.monotonic() < deadline:
+                await asyncio.sleep(STACK_POLL_S)
+                before, text = text, worker.stack.read_text(errors="replace")
             os.truncate(worker.stack, 0)
-            return text
-        return ""
+        return text
 
 
 def _blamed(verdict: Verdict, views: dict[int, View], stacks: dict[int, str], *, alone: bool) -> list[int]:
@@ -95,7 +98,7 @@ def _blamed(verdict: Verdict, views: dict[int, View], stacks: dict[int, str], *,
     blamed = [rank for rank in verdict.late if rank not in waiting]
     if any(view.phase == "stepping" for view in views.values()):
         # One is enough: they all start again.
-        return (blamed or list(verdict.late))[:1]
+        return sorted(blamed or verdict.late, key=lambda rank: (not views[rank].stopped, not stacks[rank], rank))[:1]
     held_up = bool(waiting) or verdict.waited_for
     return [rank for rank in blamed if views[rank].stopped or alone or held_up]
 
