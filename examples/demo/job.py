@@ -1,4 +1,4 @@
-"""A launcher as a child process: its output with times, and an end that leaves nothing behind."""
+"""A launcher as a child process: its output, and an end that leaves nothing behind."""
 
 import contextlib
 import ctypes
@@ -10,17 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 TICK_S = 0.1
 STOP_S = 10.0
 """From SIGTERM to SIGKILL for a launcher; enough to end its workers in order."""
-
-
-class Line(NamedTuple):
-    at: float
-    """Seconds of the monotonic clock, when it was read."""
-    text: str
 
 
 class Job:
@@ -43,7 +37,7 @@ class Job:
         )
         return self
 
-    def lines(self, *, timeout_s: float) -> Iterator[Line | None]:
+    def lines(self, *, timeout_s: float) -> Iterator[str | None]:
         """Lines as they come until the job ends, and None at least every `TICK_S` of silence."""
         deadline = monotonic() + timeout_s
         assert self._process.stdout is not None, "the job was started with a pipe"
@@ -63,7 +57,7 @@ class Job:
                 *whole, unfinished = (unfinished + received).split(b"\n")
                 for text in whole:
                     self.output.append(text.decode(errors="replace"))
-                    yield Line(monotonic(), self.output[-1])
+                    yield self.output[-1]
         raise TimeoutError(f"the job was not done after {timeout_s:.0f} s")
 
     def exit_code(self) -> int:

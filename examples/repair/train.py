@@ -1,14 +1,17 @@
 """Train a small digit classifier that survives the loss of a worker.
 
-`examples/mnist/train.py` with the SDK. There are no checkpoints in it, and no line about faults: what is worth
-knowing is which lines stand inside the guarded functions, and which before and after.
+`examples/mnist/train.py` with the SDK. There are no checkpoints in it, and no line about workers that die or hang:
+what is worth knowing is which lines stand inside the guarded functions, and which before and after. Damaged memory is
+what the machine does not notice by itself, so the step looks at its loss and says which weights are broken.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import holdfast
+from holdfast import faults
 
 if TYPE_CHECKING:
     from holdfast.sdk.session import Step
@@ -53,6 +57,7 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=128, help="samples of a step, over all workers")
     parser.add_argument("--log-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--damage-at", type=step_and_rank, metavar="STEP:RANK", help="overwrite weights there with NaN")
     args = parser.parse_args()
 
     run = holdfast.init()
@@ -65,12 +70,20 @@ def main() -> None:
     data = run.data(digits, global_batch=args.global_batch, seed=args.seed)
     run.protect(model=model, optimizer=optimizer, data=data)
     network = run.data_parallel(model)
+    damage_due = {args.damage_at}
 
     @run.step
     def train(step: Step) -> Tensor:
+        if (step.number, run.rank) in damage_due:
+            damage_due.clear()  # The step is run again, the damage is done once.
+            say(f"rank {run.rank} overwrites model.0.weight with NaN at step {step.number}")
+            nn.init.constant_(model[0].weight, math.nan)
         images, labels = step.batch()
         optimizer.zero_grad()
         loss = F.cross_entropy(network(images.to(run.device)), labels.to(run.device))
+        if not loss.isfinite():
+            broken = [f"model.{name}" for name, weight in model.named_parameters() if not weight.isfinite().all()]
+            raise faults.MemoryDamaged(f"not finite: {', '.join(['the loss', *broken])}", tensors=broken)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -87,15 +100,25 @@ def main() -> None:
             dist.all_reduce(right)
         return float(right) / run.world_size
 
-    print(f"rank {run.rank} is process {os.getpid()}", flush=True)
+    say(f"rank {run.rank} is process {os.getpid()}")
     for step in run.steps(total=args.steps):
         loss = train(step)
         if step.number % args.log_every == args.log_every - 1:
             run.log(loss=loss)
         if step.number == args.steps - 1:
             run.log(accuracy=evaluate())
-    if run.is_main:
-        print(f"weights {fingerprint(model)}", flush=True)
+    say(f"rank {run.rank}, process {os.getpid()}: weights {fingerprint(model)}")
+
+
+def say(line: str) -> None:
+    """Print a line in one piece: workers share the output, and `print` may write the end of a line apart."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def step_and_rank(text: str) -> tuple[int, int]:
+    step, _, rank = text.partition(":")
+    return int(step), int(rank)
 
 
 def fingerprint(model: nn.Module) -> str:
