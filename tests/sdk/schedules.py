@@ -128,7 +128,7 @@ class Played:
     def stuck(self) -> list[int]:
         """Processes that had to be replaced because gloo never ended their wait."""
         failures = [event["failure"] for event in self.events_of("worker_failed")]
-        return [failure["pid"] for failure in failures if failure["error"].startswith("hang: stuck")]
+        return [failure["pid"] for failure in failures if failure["error"].startswith("hung: stuck")]
 
     def events_of(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["kind"] == kind]

@@ -67,6 +67,6 @@ def test_a_standby_takes_the_rank_of_a_lost_worker(run_job: StartJob, undisturbe
     assert {weights for _, weights in finals(job).values()} == {undisturbed}
     opened = job.events("incident_opened")
     assert [event["strategy"] for event in opened] == ["recover-in-place"]
-    assert "hang: rank 2 does not get on while its peers wait at step 30" in opened[0]["symptom"]
+    assert "rank 2 hung: did not get on at step 30 for more than" in opened[0]["symptom"]
     assert finals(job)[2][0] != workers[2]
     assert {rank: finals(job)[rank][0] for rank in (0, 1, 3)} == {rank: workers[rank] for rank in (0, 1, 3)}

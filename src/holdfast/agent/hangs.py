@@ -65,9 +65,9 @@ class HangWatch:
         left_behind = [rank for rank in verdict.late if self._progress.is_left_behind(views[rank])]
         for rank in {*left_behind, *_blamed(verdict, views, stacks, alone=len(workers) == 1)}:
             view = views[rank]
-            reason = f"rank {rank} {_describe(view)} at step {view.step} for {self._progress.limit_s(view):.2f} s"
+            reason = _describe(view, self._progress.limit_s(view))
             if rank in left_behind:
-                reason = f"stuck in generation {view.generation}, which is over, at step {view.step}"
+                reason = f"stuck at step {view.step} in generation {view.generation}, which is over"
             self._hung(workers[rank].pid, f"{HANG_MARK}{reason}\n{stacks[rank]}".rstrip())
 
     def _view(self, worker: Watched) -> View | None:
@@ -103,10 +103,11 @@ def _blamed(verdict: Verdict, views: dict[int, View], stacks: dict[int, str], *,
     return [rank for rank in blamed if views[rank].stopped or alone or held_up]
 
 
-def _describe(view: View) -> str:
+def _describe(view: View, limit_s: float) -> str:
+    place = f"at step {view.step} for more than {limit_s:.2f} s"
     if view.stopped:
-        return "is stopped"
-    return "makes no step" if view.phase == "stepping" else "does not get on while its peers wait"
+        return f"stopped {place}"
+    return f"no further step {place}" if view.phase == "stepping" else f"did not get on {place} while its peers waited"
 
 
 def _is_stopped(pid: int) -> bool:

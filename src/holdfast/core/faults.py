@@ -55,7 +55,7 @@ PEER_LOST_MARKS = (
 )
 
 
-HANG_MARK = "hang: "
+HANG_MARK = "hung: "
 MAX_HEADLINE = 160
 
 

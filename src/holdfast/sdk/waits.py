@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from holdfast.observe.beacon import Beacon
 
-FREE_S = 0.25
+FREE_S = 0.5
 """A severed wait raises within milliseconds; one that is seen twice in the same place never will."""
 
 
