@@ -73,6 +73,7 @@ class Job:
         self._gate = gate
         self._options = [f"--checkpoint-every={checkpoint_every}", f"--gate={gate}"]
         self._turns_released = 0
+        self.signalled_at: float | None = None
 
     def __enter__(self) -> Self:
         self._scratch = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
@@ -154,6 +155,7 @@ class Job:
         pid = self.worker_pids()[rank]
         sent_at = monotonic()
         os.kill(pid, number)
+        self.signalled_at = sent_at
         return pid, sent_at
 
     def wait_for_end(self, *, timeout_s: float) -> None:
