@@ -10,9 +10,9 @@ DLROVER = Peer(
     name="DLRover",
     package="dlrover",
     extras="[torch]",
-    # Imported by its launcher and not among its requirements.
-    more_packages=("grpcio", "kubernetes"),
-    module="dlrover.trainer.torch.elastic_run",
+    # Imported by its master and not among its requirements.
+    more_packages=("grpcio", "kubernetes", "protobuf"),
+    module="dlrover.python.master.local_master",
     command=("python", str(SCRIPTS / "dlrover_launch.py")),
     hang_arguments=("--timeout=10",),
     variables=("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",),

@@ -44,6 +44,8 @@ class Peer:
         environment = (
             f"PATH={commands}{os.pathsep}{os.environ['PATH']}",
             f"PYTHONPATH={WORKLOAD.parent}",
+            # What it leaves behind there goes with the job's folder.
+            "TMPDIR={folder}",
             *self.variables,
         )
         first, *others = self.command

@@ -13,5 +13,5 @@ RAY = Peer(
     command=("python", str(SCRIPTS / "ray_launch.py")),
     flags=("--health-check-interval=0.5",),
     hang_flags=("--health-check-timeout=5",),
-    variables=("RAY_USAGE_STATS_ENABLED=0",),
+    variables=("RAY_USAGE_STATS_ENABLED=0", "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S=1"),
 )
