@@ -183,7 +183,8 @@ def outcome_of(sample: Sample) -> str:
     if sample.failure is not None or sample.new_step_s is None:
         return sample.failure or "not recovered"
     weights = "same weights" if sample.same_weights else "other weights"
-    return f"{sample.new_step_s:.3f} s, {sample.steps_run_again} steps run again, {weights}"
+    lost = f"{sample.samples_lost} samples lost"
+    return f"{sample.new_step_s:.3f} s, {sample.steps_run_again} steps run again, {lost}, {weights}"
 
 
 def measure(args: argparse.Namespace) -> Results:
