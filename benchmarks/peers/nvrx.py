@@ -12,6 +12,11 @@ NVRX = Peer(
     command=("ft_launcher",),
     flags=("--ft-enable-nic-monitor=False", "--ft-initial-rank-heartbeat-timeout=60"),
     script=SCRIPTS / "nvrx_train.py",
-    hang_flags=("--ft-rank-heartbeat-timeout=2", "--ft-workload-check-interval=0.5"),
+    # The last: a stopped rank whose monitor is not the first to act gets a SIGTERM only, until that time is over.
+    hang_flags=(
+        "--ft-rank-heartbeat-timeout=2",
+        "--ft-workload-check-interval=0.5",
+        "--workers-stop-timeout=2",
+    ),
     variables=("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",),
 )
