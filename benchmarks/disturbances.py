@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,6 @@ END_S = 180.0
 STANDBY_S = 30.0
 SETTLE_S = 0.5
 """From a standby's last line before its loop to it waiting there."""
-HANG_FLAGS = ("--hang-timeout=1:20",)
 EVENTS = "events.jsonl"
 
 Report = Callable[[str], None]
@@ -49,10 +48,21 @@ class System:
     name: str
     launcher: Launcher
     has_standby: bool = False
+    hang_flags: tuple[str, ...] = ()
+    """For the launcher, where a rank will be stopped."""
+    hang_arguments: tuple[str, ...] = ()
+    """The same for the script."""
+    times_steps: int = 1
+    """A job of this system is so many times longer: it trains on while a rank is replaced, and must not end before."""
+    is_peer: bool = False
+    """Not ours and not torchrun: it may fail in any way and must not spoil the rest."""
 
     @property
     def has_sdk(self) -> bool:
         return self.launcher.script == SDK_WORKLOAD
+
+    def own(self, plan: Plan) -> Plan:
+        return replace(plan, steps=self.times_steps * plan.steps)
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,8 @@ class Sample:
     fault: str
     new_step_s: float | None
     """From the fault to the first new step on all ranks; for damaged memory, the time over an ordinary step."""
+    others_new_step_s: float | None = None
+    """The same without the disturbed rank: a system may train on before that one is replaced."""
     hang_deadline_s: float | None = None
     """How long the launcher let the stopped rank be."""
     steps_run_again: int | None = None
@@ -100,7 +112,7 @@ class Sample:
 
 def measure_clean(system: System, plan: Plan, *, report: Report) -> Clean:
     """What an undisturbed job ends with, and how long its steps take."""
-    with clean_machine(), make_job(system, plan) as job:
+    with clean_machine(), make_job(system, system.own(plan)) as job:
         job.wait_for_end(timeout_s=START_S + END_S)
         weights = set(job.weights())
         clean = Clean(system.name, weights.pop(), ordinary_step_s(job.steps()))
@@ -111,9 +123,9 @@ def measure_clean(system: System, plan: Plan, *, report: Report) -> Clean:
 
 
 def measure_disturbed(system: System, fault: Fault, plan: Plan, *, clean: Clean) -> Sample:
-    launcher = system.launcher
+    launcher, plan = system.launcher, system.own(plan)
     if fault.signal is signal.SIGSTOP:
-        launcher = launcher.with_(flags=HANG_FLAGS) if system.has_sdk else launcher.with_(arguments=["--timeout=10"])
+        launcher = launcher.with_(flags=system.hang_flags, arguments=system.hang_arguments)
     if fault.signal is None:
         launcher = launcher.with_(arguments=[f"--damage-at={plan.fault_after}"])
     with clean_machine(), make_job(System(system.name, launcher), plan) as job:
@@ -123,12 +135,14 @@ def measure_disturbed(system: System, fault: Fault, plan: Plan, *, clean: Clean)
             time_s = wait_out(job, fault, plan)
             job.wait_for_end(timeout_s=END_S)
         except JobFailed as failure:
-            return Sample(system.name, fault.name, None, failure=str(failure))
+            others_s = others_new_step_s(job, fault.rank)
+            return Sample(system.name, fault.name, None, others_new_step_s=others_s, failure=str(failure))
         attempts = job.attempts()
         return Sample(
             system.name,
             fault.name,
             time_s,
+            others_new_step_s=others_new_step_s(job, fault.rank),
             hang_deadline_s=hang_deadline_s(job.folder / EVENTS),
             steps_run_again=count_steps_run_again(job.steps(), attempts),
             samples_lost=count_samples_lost(attempts, plan),
@@ -181,6 +195,26 @@ def first_new_step_at(steps: Sequence[Sequence[Record]], *, since: float) -> lis
     ]
     common = set.intersection(*map(set, new))
     return [max(times[min(common)] for times in new)] if common else []
+
+
+def others_new_step_s(job: Job, rank: int) -> float | None:
+    """From the signal to the first step that all ranks but this one began and finished after it, above any before."""
+    if (at := job.signalled_at) is None:
+        return None
+    steps, attempts = job.steps(), job.attempts()
+    last = max(record.step for records in steps for record in records if record.at <= at)
+    # Begun after it: a step in flight can end without the disturbed rank, which had done its part.
+    new = [
+        {
+            r.step: r.at
+            for r in steps[other]
+            if r.step > last and r.step in {a.step for a in attempts[other] if a.at > at}
+        }
+        for other in range(len(steps))
+        if other != rank
+    ]
+    common = set.intersection(*map(set, new))
+    return max(times[min(common)] for times in new) - at if common else None
 
 
 def ordinary_step_s(steps: Sequence[Sequence[Record]]) -> float:

@@ -37,8 +37,9 @@ class Launcher:
     """A command that understands torchrun's flags, and the script it runs."""
 
     command: tuple[str, ...]
+    """Here and in `flags`, `{folder}` stands for the job's folder."""
     flags: tuple[str, ...] = ()
-    """Flags of its own; `{folder}` stands for the job's folder."""
+    """Flags of its own."""
     script: Path = WORKLOAD
     arguments: tuple[str, ...] = ()
 
@@ -62,7 +63,8 @@ class Launcher:
             f"--max-restarts={MAX_RESTARTS}",
         ]
         own = [flag.format(folder=folder) for flag in self.flags]
-        return [*self.command, *flags, *own, str(self.script), str(folder), *self.arguments, *options]
+        command = [word.replace("{folder}", str(folder)) for word in self.command]
+        return [*command, *flags, *own, str(self.script), str(folder), *self.arguments, *options]
 
 
 class Job:
@@ -73,6 +75,7 @@ class Job:
         self._gate = gate
         self._options = [f"--checkpoint-every={checkpoint_every}", f"--gate={gate}"]
         self._turns_released = 0
+        self.signalled_at: float | None = None
 
     def __enter__(self) -> Self:
         self._scratch = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
@@ -154,6 +157,7 @@ class Job:
         pid = self.worker_pids()[rank]
         sent_at = monotonic()
         os.kill(pid, number)
+        self.signalled_at = sent_at
         return pid, sent_at
 
     def wait_for_end(self, *, timeout_s: float) -> None:

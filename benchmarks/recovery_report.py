@@ -17,9 +17,16 @@ class Results:
     pair: Pair
     plan: Plan
     settings: dict[str, Any]
+    peers: list[System] = field(default_factory=list)
+    not_available: dict[str, str] = field(default_factory=dict)
+    """Peers that were asked for and cannot be measured here: name to reason."""
     clean: list[Clean] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     steady: list[Turns] = field(default_factory=list)
+
+    @property
+    def columns(self) -> list[System]:
+        return [*self.systems, *self.peers]
 
     def of(self, system: System, faults: Sequence[Fault]) -> list[Sample]:
         names = {fault.name for fault in faults}
@@ -29,7 +36,7 @@ class Results:
 def table(results: Results) -> str:
     lines = []
     if results.samples:
-        rows = [["", *(system.name for system in results.systems)], *time_rows(results), *correctness_rows(results)]
+        rows = [["", *(system.name for system in results.columns)], *time_rows(results), *correctness_rows(results)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows] + [""]
     if results.steady:
@@ -38,6 +45,7 @@ def table(results: Results) -> str:
         lines += [f"step, both jobs in turns, ms: torchrun {baseline}, holdfast SDK {candidate}"]
         lines += [ratio_line(results.pair, results.steady, block=results.settings["block"])]
     lines += [f"{s.system}, {s.fault}: the job {s.failure}" for s in results.samples if s.failure]
+    lines += [f"{name}: not available: {reason}" for name, reason in results.not_available.items()]
     return "\n".join(lines)
 
 
@@ -46,6 +54,11 @@ def time_rows(results: Results) -> list[list[str]]:
         *(
             row(results, f"{fault.name} to first new step on all ranks, s", [fault], seconds)
             for fault in [*KILLS, *STOPS]
+        ),
+        *(
+            row(results, f"{fault.name} to first new step on the other ranks, s", [fault], seconds_of_others)
+            for fault in [*KILLS, *STOPS]
+            if results.peers
         ),
         *(
             row(results, f"{fault.name}, after the hang deadline, s", [fault], seconds_after_deadline)
@@ -76,7 +89,7 @@ def correctness_rows(results: Results) -> list[list[str]]:
 
 def row(results: Results, title: str, faults: Sequence[Fault], show: Callable[[list[Sample]], str]) -> list[str]:
     cells = []
-    for system in results.systems:
+    for system in results.columns:
         samples = results.of(system, faults)
         cells.append(show(samples) if samples else "-")
     return [title, *cells]
@@ -88,6 +101,10 @@ def known(samples: Sequence[Sample], name: str) -> list[Any]:
 
 def seconds(samples: list[Sample]) -> str:
     return spread(known(samples, "new_step_s"), digits=3)
+
+
+def seconds_of_others(samples: list[Sample]) -> str:
+    return spread(known(samples, "others_new_step_s"), digits=3)
 
 
 def milliseconds(samples: list[Sample]) -> str:
@@ -105,7 +122,8 @@ def document(results: Results) -> dict[str, Any]:
         **circumstances(),
         "settings": results.settings,
         "plan": asdict(results.plan),
-        "systems": {system.name: [*system.launcher.command, *system.launcher.flags] for system in results.systems},
+        "systems": {system.name: [*system.launcher.command, *system.launcher.flags] for system in results.columns},
+        "not_available": results.not_available,
         "undisturbed": [asdict(clean) for clean in results.clean],
         "disturbed": [asdict(sample) for sample in results.samples],
         **steady_document(results.steady),

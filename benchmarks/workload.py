@@ -7,6 +7,7 @@ can take turns on one machine without either being stopped or slowed.
 """
 
 import argparse
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+MakeTrace = Callable[[Path, int], task.Trace]
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -50,7 +53,7 @@ class Order:
         return self._order[at + rank * share : at + (rank + 1) * share]
 
 
-def train(args: argparse.Namespace, rank: int) -> None:
+def train(args: argparse.Namespace, rank: int, *, make_trace: MakeTrace = task.Trace) -> None:
     model, optimizer = task.build(large=args.large)
     samples = task.samples()
     order = Order(len(samples), global_batch=task.global_batch(large=args.large))
@@ -58,7 +61,7 @@ def train(args: argparse.Namespace, rank: int) -> None:
     done = load(checkpoint, model, optimizer)
     network = DistributedDataParallel(model)
 
-    trace = task.Trace(args.folder, rank)
+    trace = make_trace(args.folder, rank)
     gate = task.Gate(args.folder, rank, every=args.gate)
     for step in range(done + 1, args.steps + 1):
         if gate.is_shut(step):
@@ -74,7 +77,7 @@ def train(args: argparse.Namespace, rank: int) -> None:
     trace.ended(model)
 
 
-def main() -> None:
+def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=1_000_000)
@@ -82,9 +85,13 @@ def main() -> None:
     parser.add_argument("--gate", type=int, default=0, metavar="STEPS", help="length of a turn")
     parser.add_argument("--large", action="store_true", help="the large model")
     parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="of a collective")
-    args = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main(*, make_trace: MakeTrace = task.Trace) -> None:
+    args = parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
-    train(args, dist.get_rank())
+    train(args, dist.get_rank(), make_trace=make_trace)
     dist.destroy_process_group()
 
 
