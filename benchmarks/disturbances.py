@@ -261,8 +261,8 @@ def read_incidents(path: Path) -> list[dict[str, Any]]:
 def hang_deadline_s(path: Path) -> float | None:
     """How long a rank was let be before it was taken for hung, as Holdfast wrote it down."""
     for entry in read_events(path):
-        if entry["kind"] == "worker_failed" and entry["failure"]["error"].startswith("hang: "):
-            found = re.search(r"for ([\d.]+) s", entry["failure"]["error"])
+        if entry["kind"] == "worker_failed" and entry["failure"]["error"].startswith("hung: "):
+            found = re.search(r"for more than ([\d.]+) s", entry["failure"]["error"])
             return float(found[1]) if found else None
     return None
 

@@ -55,7 +55,7 @@ def main() -> None:
             damage_at = 0
             with torch.no_grad():
                 next(model.parameters()).fill_(float("nan"))
-            raise MemoryDamaged("by the benchmark")
+            raise MemoryDamaged("by the benchmark", tensors=["model.0.weight"])
         loss.backward()
         optimizer.step()
 

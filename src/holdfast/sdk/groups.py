@@ -16,7 +16,6 @@ import socket
 import termios
 import threading
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -106,19 +105,6 @@ def _num_unread(fd: int) -> int:
     return count[0]
 
 
-def _all_end(under_way: Sequence[dist.Work]) -> bool:
-    deadline = time.monotonic() + MAX_SETTLE_S
-    while not all(work.is_completed() for work in under_way):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(SETTLE_S / 10)
-    return True
-
-
-_buried: list[Any] = []
-"""Groups that must not be destroyed."""
-
-
 class Severed(Exception):
     """The generation ended while its group was being built."""
 
@@ -196,17 +182,19 @@ class Group:
             if self._subgroups is not None:
                 self._subgroups.abort()
 
-    def drop(self, under_way: Sequence[dist.Work] = ()) -> None:
-        """Leave the group; one with work that never ends is left as it is, for its end would wait for that."""
-        if dist.is_initialized():
-            if not _all_end(under_way):
-                _buried.append((dist.group.WORLD, self._subgroups.live() if self._subgroups is not None else []))
-            dist.destroy_process_group()
+    def drop(self) -> threading.Thread:
+        """Leave the group. Its own end, in a thread, takes a while: for good if it waits for a message that is lost."""
+        groups = [dist.group.WORLD] if dist.is_initialized() else []
         if self._subgroups is not None:
-            self._subgroups.forget()
+            groups += self._subgroups.forget()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        end = threading.Thread(target=groups.clear, name="holdfast-group-end", daemon=True)
+        end.start()
         # A group that failed while it was built leaves its number behind, and numbers name the keys in the store:
         # they have to be the same on every rank, newcomers included.
         distributed_c10d._world.group_count = 0  # noqa: SLF001  torch has no public way
+        return end
 
     def _await_everyone(self, store: Any) -> None:  # noqa: ANN401  torch does not export the type
         """Ask now and then: a client that is cut off while it waits fills the log with its stack."""

@@ -20,10 +20,11 @@ from holdfast.sdk.channel import Channel
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
 from holdfast.sdk.subgroups import Subgroups
-from holdfast.sdk.unguarded import under_way
 from holdfast.sdk.waits import watch_main_thread
 from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded, Stuck
 
+LEAVE_S = 1.0
+"""For a group to end with its process; one that does not is left to the kernel."""
 GROUP_TIMEOUT_S = 1800.0
 """What torch.distributed takes too; a world that changed ends every wait long before."""
 VERDICT_TIMEOUT_S = 120.0
@@ -158,7 +159,7 @@ class Membership:
 
     def leave(self) -> None:
         if self._group is not None:
-            self._group.drop(under_way)
+            self._group.drop().join(LEAVE_S)
 
     def note_damage(self, names: Sequence[str]) -> None:
         """Parts of our state are of no use: these tensors, or everything where that cannot be said."""
@@ -171,8 +172,7 @@ class Membership:
         began = time.monotonic()
         self._agreed = False
         if self._group is not None:
-            self._group.drop(under_way)
-            under_way.clear()
+            self._group.drop()
         self._beacon.generation = join.generation
         self._beacon.show(Phase.JOINING)
         self.rank, self.local_rank, self.size = join.rank, join.local_rank, join.size

@@ -34,7 +34,7 @@ from holdfast.sdk.seeds import derive, seed_all
 from holdfast.sdk.state import Protected
 from holdfast.sdk.stream import Stream
 from holdfast.sdk.subgroups import Subgroups
-from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication, under_way
+from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication
 from holdfast.sdk.waits import show_waits
 from holdfast.spec.worker import WorkerSpec, load_worker
 
@@ -330,7 +330,6 @@ class Run:
     def _commit(self, number: int) -> None:
         self._committed = number + 1
         self._is_updating = False
-        under_way.clear()
         self._protected.forget()
         if self._place is not None:
             position = self._place.position

@@ -57,13 +57,12 @@ class Subgroups:
             if group.live is None:
                 group.build(self._make, connect=connect, timeout=timeout)
 
-    def live(self) -> list[Any]:
-        return [group.live for group in self._groups]
-
-    def forget(self) -> None:
-        """The world they were of is over."""
+    def forget(self) -> list[Any]:
+        """The world they were of is over: what it had."""
+        ended = [group.live for group in self._groups]
         for group in self._groups:
             group.live = None
+        return ended
 
     def abort(self) -> None:
         """End what waits on a device; what waits on the host is ended with its sockets."""

@@ -15,9 +15,6 @@ from holdfast.core.faults import PEER_LOST_MARKS
 from holdfast.errors import UnguardedCollective
 from holdfast.sdk.subgroups import with_live_groups
 
-under_way: list[dist.Work] = []
-"""What this step has begun without waiting for it."""
-
 COLLECTIVES = (
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single",
     "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "monitored_barrier",
@@ -42,10 +39,7 @@ def _explained(name: str, original: Callable[..., Any], is_guarded: Callable[[],
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the collective takes and gives
         if is_guarded():
-            result = original(*args, **kwargs)
-            if isinstance(result, dist.Work):
-                under_way.append(result)
-            return result
+            return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
         except (ValueError, RuntimeError) as error:
