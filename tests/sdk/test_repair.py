@@ -70,3 +70,14 @@ def test_a_standby_takes_the_rank_of_a_lost_worker(run_job: StartJob, undisturbe
     assert "rank 2 hung: did not get on at step 30 for more than" in opened[0]["symptom"]
     assert finals(job)[2][0] != workers[2]
     assert {rank: finals(job)[rank][0] for rank in (0, 1, 3)} == {rank: workers[rank] for rank in (0, 1, 3)}
+
+
+def test_a_rank_in_native_code_that_holds_the_interpreter_can_only_be_killed(
+    run_job: StartJob, undisturbed: str, tmp_path: Path
+) -> None:
+    job = play(run_job, tmp_path / "marks", "30:1:spin")
+    assert job.wait(within_s=60) == 0, job.story()
+    assert {weights for _, weights in finals(job).values()} == {undisturbed}
+    failed = job.events("worker_failed")[0]["failure"]
+    assert failed["error"].startswith("hung: did not get on at step 30")
+    assert "in strike" in failed["error"], "its Python stack tells where"

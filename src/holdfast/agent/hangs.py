@@ -16,7 +16,7 @@ from holdfast.core.progress import Limits, Progress, Verdict, View
 from holdfast.observe import beacon
 from holdfast.observe.beacon import STACK_SIGNAL
 
-LOOK_S = 0.2
+LOOK_S = 0.1
 WAITING_PLACES = "/torch/distributed/", "/torch/autograd/graph.py", "/holdfast/sdk/waits.py"
 STACK_S = 0.5
 """For a worker to write its stack; one that is stuck in the kernel never does."""

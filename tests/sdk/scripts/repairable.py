@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import sys
 import time
@@ -32,6 +33,8 @@ def strike(step: int, place: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif fault == "sleep":
             time.sleep(1000)
+        elif fault == "spin":
+            re.fullmatch(r"(a+)+", "a" * 60 + "b")
         else:
             raise ValueError(f"{fault} at {step}")
 
