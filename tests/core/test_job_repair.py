@@ -123,3 +123,102 @@ def test_when_no_worker_is_left_the_job_ends_and_says_why(master: Master):
     finished = tales(actions, JobFinished)
     assert finished
     assert "no live worker holds the state" in finished[0].outcome.reason
+
+
+# --- lost nodes -----------------------------------------------------------------------------------------------
+
+TWO_NODES = rules(min_nodes=2, max_nodes=2, strategies=tuple(Strategy), max_restarts=3, lease_s=1000.0)
+
+
+def two_nodes(*spares: str) -> Master:
+    master = Master(TWO_NODES)
+    master.form("a", "b")
+    for node in ("a", "b"):
+        master.report(node, RUNNING, 1, pids=PIDS, attached=True, committed=1)
+    master.join(*spares)
+    return master
+
+
+def die(master: Master, node: str) -> list[job.Action]:
+    return master.handle(job.AgentDied(node, master.nonce(node), "its agent is dead"))
+
+
+def placed(actions: list[job.Action], node: str) -> dict[str, int]:
+    """Where each node's ranks begin in the world that `node` is told to run."""
+    order = orders(actions)[node]
+    assert isinstance(order, Run)
+    assert order.world.repairs
+    return {placement.node: placement.first_rank for placement in order.world.placements}
+
+
+def test_a_spare_takes_the_ranks_of_a_lost_node_at_once():
+    master = two_nodes("c")
+    actions = die(master, "b")
+    assert [tale.strategy for tale in tales(actions, IncidentOpened)] == ["recover"]
+    assert placed(actions, "a") == placed(actions, "c") == {"a": 0, "c": 2}
+    assert master.job.phase is job.Phase.RUNNING
+    for node in ("a", "c"):
+        actions = master.report(node, RUNNING, 2, pids=PIDS, attached=True, committed=2)
+    assert [tale.verdict for tale in tales(actions, IncidentClosed)] == ["repaired"]
+    assert master.job.restart_count == 0
+
+
+def test_without_a_spare_the_others_wait_for_one_and_faults_meanwhile_wait_too():
+    master = two_nodes()
+    assert orders(die(master, "b")) == {}
+    lost = crash(1, step=5)
+    assert orders(master.report("a", BROKEN, 1, pids=(10, 0), attached=True, failures=(lost,))) == {}
+    actions = master.join("b", nonce="again")
+    assert placed(actions, "b") == {"a": 0, "b": 2}
+    assert len(tales(actions, IncidentOpened)) == 0, "it is the same incident"
+
+
+def test_when_the_first_node_is_lost_its_successor_serves_the_store():
+    master = two_nodes("c")
+    actions = die(master, "a")
+    assert placed(actions, "b") == {"c": 0, "b": 2}
+    order = orders(actions)["b"]
+    assert isinstance(order, Run)
+    assert order.world.store.host == "host-c"
+
+
+def test_a_node_that_never_comes_ends_the_wait():
+    master = two_nodes()
+    die(master, "b")
+    assert master.job.next_deadline() == pytest.approx(master.now + TWO_NODES.join_timeout_s)
+    actions = master.wait(master.now + TWO_NODES.join_timeout_s)
+    assert "no node took the place of b" in str(actions)
+    assert master.job.phase is not job.Phase.RUNNING
+
+
+def test_another_loss_during_the_wait_is_the_next_incident_and_both_are_filled_together():
+    master = Master(rules(min_nodes=3, max_nodes=3, strategies=tuple(Strategy), lease_s=1000.0))
+    master.form("a", "b", "c")
+    for node in ("a", "b", "c"):
+        master.report(node, RUNNING, 1, pids=PIDS, attached=True, committed=1)
+    die(master, "b")
+    actions = die(master, "c")
+    assert [tale.verdict for tale in tales(actions, IncidentClosed)] == ["followed"]
+    assert orders(master.join("d")) == {}
+    assert placed(master.join("e"), "a") == {"a": 0, "d": 2, "e": 4}
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_the_loss_of_all_holders_of_the_state_is_a_restart(attached: bool):
+    master = two_nodes("c")
+    if attached:
+        die(master, "a")
+        master.now += 1.0
+    else:
+        master.report("a", RUNNING, 1, pids=PIDS, attached=False)
+    die(master, "b")
+    assert master.job.phase is not job.Phase.RUNNING or master.job.restart_count > 0
+
+
+def test_enough_nodes_without_a_spare_start_again_rather_than_wait():
+    master = Master(rules(min_nodes=1, max_nodes=2, strategies=tuple(Strategy), lease_s=1000.0))
+    master.form("a", "b")
+    for node in ("a", "b"):
+        master.report(node, RUNNING, 1, pids=PIDS, attached=True, committed=1)
+    assert tales(die(master, "b"), IncidentOpened) == []
+    assert master.job.phase is job.Phase.STOPPING

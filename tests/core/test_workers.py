@@ -23,7 +23,7 @@ def phase_and_generation(node: Node) -> tuple[NodePhase, int]:
 def test_an_order_to_run_starts_this_nodes_share():
     node = Node()
     it = world(1)
-    assert node.order(Run(it)) == [core.Launch(it, it.placements[0], (0, 1))]
+    assert node.order(Run(it)) == [core.Launch(it, it.placements[0], (0, 1), with_store=True)]
     assert phase_and_generation(node) == (NodePhase.RUNNING, 1)
     assert node.status().pids == ()
 

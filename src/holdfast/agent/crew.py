@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.agent import requests
@@ -91,7 +92,7 @@ class Crew:
                 continue
             self._put(core.WorkerStarted(local_rank, pid))
             self._put(core.WorkerAttached(pid))
-        self._fork_soon(core.Launch(action.world, action.placement, tuple(rest)))
+        self._fork_soon(replace(action, local_ranks=tuple(rest)))
         self._start_standbys_soon()
 
     def invite(self, action: core.Invite) -> None:

@@ -34,7 +34,7 @@ class Launcher:
     def launch(self, action: core.Launch, store: socket.socket | None) -> None:
         """Ask for the store, if it is ours to serve and is not there yet, and for each of these workers."""
         world, placement = action.world, action.placement
-        if store is not None and placement.group_rank == 0 and not world.repairs:
+        if store is not None and action.with_store:
             self._interpreter.serve_store(requests.Store(world.generation, world.store.port), store)
         for local_rank in action.local_ranks:
             self._start(world, placement, local_rank)

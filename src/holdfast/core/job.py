@@ -22,6 +22,7 @@ from holdfast.core.ids import (
     NodeStatus,
     Order,
     Outcome,
+    Placement,
     Run,
     StepFault,
     Stop,
@@ -227,6 +228,9 @@ class Job:
         self._settle_until: float | None = None
         self._last_signature: tuple[int, str] | None = None
         self._incident: IncidentOpened | None = None
+        self._vacant: set[str] = set()
+        """Lost nodes of the current world whose ranks wait for another node."""
+        self._vacant_until: float | None = None
         self._in_a_row = 0
         self.incidents = 0
 
@@ -275,6 +279,7 @@ class Job:
             self._stop_until,
             self._grow_at,
             self._settle_until,
+            self._vacant_until,
         )
         return min((date for date in dates if date is not None), default=None)
 
@@ -391,6 +396,9 @@ class Job:
 
     def _face(self, member: Member, *, now: float) -> list[Action]:
         """Workers are lost or failed a step, and others live: repair the world, or stop it."""
+        if self._vacant:
+            # They are all repaired together, once the world is whole again.
+            return []
         status = member.status
         only_communication = not status.failures and all(fault.kind == "communication" for fault in status.faults)
         if only_communication and self._settle_until is None:
@@ -421,22 +429,85 @@ class Job:
         plan = choose(situation, allowed=self.rules.strategies)
         if plan.strategy is Strategy.EXIT:
             return self._fail(f"{symptom} ({plan.reason})", now=now, restartable=plan.restartable)
-        self._repairs.spend(now=now)
-        return self._publish_repair(symptom, plan, now=now)
+        return [*self._open_incident(symptom, plan, now=now), *self._publish_repair(self.world.placements)]
 
-    def _publish_repair(self, symptom: str, plan: Plan, *, now: float) -> list[Action]:
-        assert self.world is not None, "a running job has a world"
+    def _open_incident(self, symptom: str, plan: Plan, *, now: float) -> list[Action]:
+        self._repairs.spend(now=now)
         self.incidents += 1
         self._in_a_row += 1
         closed = self._close_incident("followed", now=now)
-        self.generation += 1
-        self.world = replace(self.world, generation=self.generation, repairs=True)
-        for placement in self.world.placements:
-            self.members[placement.node].placed_in = self.generation
-        self._started, self._committed, self._failures = set(), set(), []
         self._failed_at = now
-        self._incident = IncidentOpened(self.incidents, self.generation, symptom, plan.strategy.value, plan.reason)
-        return [*closed, Tale(self._incident), *self._remind_all()]
+        self._incident = IncidentOpened(self.incidents, self.generation + 1, symptom, plan.strategy.value, plan.reason)
+        return [*closed, Tale(self._incident)]
+
+    def _publish_repair(self, placements: tuple[Placement, ...]) -> list[Action]:
+        """The world again, with these nodes; who lives in it goes on."""
+        assert self.world is not None, "a running job has a world"
+        self.generation += 1
+        store = self.world.store
+        if placements[0].node != self.world.placements[0].node:
+            store = self.members[placements[0].node].registered.store
+        self.world = replace(self.world, generation=self.generation, placements=placements, store=store, repairs=True)
+        for placement in placements:
+            member = self.members[placement.node]
+            member.previous_rank, member.placed_in = placement.group_rank, self.generation
+        self._started, self._committed, self._failures = set(), set(), []
+        return self._remind_all()
+
+    # --- a lost node ------------------------------------------------------------------------------------------
+
+    def _face_loss(self, node: str, symptom: str, *, now: float) -> list[Action]:
+        """Another node takes the ranks of a lost one, if its peers can wait for that; else all start again."""
+        assert self.world is not None, "a running job has a world"
+        self._settle_until = None
+        self._vacant.add(node)
+        left = [p.node for p in self.world.placements if p.node not in self._vacant]
+        statuses = [self.members[name].status for name in left if name in self.members]
+        enough = len(left) >= self.rules.min_nodes and not self._spares()
+        situation = Situation(
+            num_lost=sum(p.num_workers for p in self.world.placements if p.node in self._vacant),
+            num_alive=sum(1 for status in statuses for pid in status.pids if pid),
+            all_attached=len(statuses) == len(left) and all(status.attached for status in statuses),
+            repeated=False,
+            repairs_left=self._repairs.used(now=now) < self._repairs.limit and self._in_a_row < MAX_IN_A_ROW,
+            nodes_lost=len(self._vacant),
+            enough_nodes=len(left) if enough else 0,
+        )
+        plan = choose(situation, allowed=self.rules.strategies)
+        if plan.strategy is Strategy.EXIT:
+            self._vacant, self._vacant_until = set(), None
+            return self._fail(symptom, now=now)
+        self._vacant_until = now + self.rules.join_timeout_s
+        return self._open_incident(symptom, plan, now=now)
+
+    def _fill(self, *, now: float) -> list[Action]:
+        """Give the ranks of lost nodes to nodes that are ready, all at once."""
+        assert self.world is not None, "a running job has a world"
+        spares = self._spares()
+        placements: list[Placement] = []
+        for placement in self.world.placements:
+            taker: str | None = placement.node
+            if placement.node in self._vacant:
+                fit = [name for name in spares if self.members[name].registered.num_workers == placement.num_workers]
+                taker = placement.node if placement.node in fit else next(iter(fit), None)
+            if taker is None:
+                return self._give_up_waiting(now=now)
+            spares = [name for name in spares if name != taker]
+            placements.append(replace(placement, node=taker))
+        self._vacant, self._vacant_until = set(), None
+        return self._publish_repair(tuple(placements))
+
+    def _give_up_waiting(self, *, now: float) -> list[Action]:
+        if self._vacant_until is None or now < self._vacant_until:
+            return []
+        names, waited_s = ", ".join(sorted(self._vacant)), self.rules.join_timeout_s
+        self._vacant, self._vacant_until = set(), None
+        return self._fail(f"no node took the place of {names} within {waited_s:g} s", now=now) + self._advance(now=now)
+
+    def _spares(self) -> list[str]:
+        """Nodes that are ready and have no place in the world, the longest ready first."""
+        ready = [(m.ready_at, name) for name, m in self.members.items() if not self._is_current(m)]
+        return [name for at, name in sorted((at, name) for at, name in ready if at is not None)]
 
     def _close_incident(self, verdict: str, *, now: float, timings_ms: dict[str, float] | None = None) -> list[Action]:
         incident, self._incident = self._incident, None
@@ -457,6 +528,8 @@ class Job:
         self._leases.renew_all(now=now)
         if self._stop_until is not None:
             self._stop_until = now + self.rules.stop_timeout_s
+        if self._vacant_until is not None:
+            self._vacant_until = now + self.rules.join_timeout_s
         if self._gather_until is not None:
             self._gather_until = now + self.rules.join_timeout_s
         return [Tale(MasterRestored(self.generation)), *self._remind_all()]
@@ -480,7 +553,7 @@ class Job:
         self._leases.drop(node)
         actions: list[Action] = [Tale(NodeLost(node, reason))]
         if self.phase is Phase.RUNNING and self._is_current(member) and node not in self._succeeded:
-            actions += self._fail(f"node {node} is lost: {reason}", now=now)
+            actions += self._face_loss(node, f"node {node} is lost: {reason}", now=now)
             self._blame_worker = False
         return actions
 
@@ -520,6 +593,7 @@ class Job:
     def _stop(self, reason: str, *, then: Outcome | None, now: float) -> list[Action]:
         """Stop the current generation, then restart or finish."""
         self.phase = Phase.STOPPING
+        self._vacant, self._vacant_until = set(), None
         self._outcome_after_stop = then
         self._stop_until = now + self.rules.stop_timeout_s
         self._gather_until = self._decide_at = self._grow_at = None
@@ -530,6 +604,7 @@ class Job:
 
     def _resize(self, reason: str, *, now: float) -> list[Action]:
         self.phase = Phase.STOPPING
+        self._vacant, self._vacant_until = set(), None
         self._outcome_after_stop = None
         self._stop_until = now + self.rules.stop_timeout_s
         self._grow_at = self._failed_at = None
@@ -585,6 +660,8 @@ class Job:
     def _settle(self, *, now: float) -> list[Action]:
         """A running job: is it repaired, is it done, and could it grow?"""
         assert self.world is not None, "a running job has a world"
+        if self._vacant:
+            return self._fill(now=now)
         nodes = [placement.node for placement in self.world.placements]
         if self._incident is not None and all(node in self._committed for node in nodes):
             timings = max((self.members[n].status.timings_ms for n in nodes), key=lambda t: sum(t.values()))
@@ -593,8 +670,7 @@ class Job:
             return [*closed, *self._settle(now=now)]
         if all(node in self._succeeded for node in nodes):
             return self._finish(Outcome(0, "every worker ended with 0"), now=now)
-        spares = [name for name, member in self.members.items() if not self._is_current(member)]
-        ready = [name for name in spares if self.members[name].ready_at is not None]
+        ready = self._spares()
         if not ready or len(nodes) >= self.rules.max_nodes or self._succeeded:
             self._grow_at = None
             return []

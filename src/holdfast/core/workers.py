@@ -165,6 +165,8 @@ class Launch:
     world: World
     placement: Placement
     local_ranks: tuple[int, ...]
+    with_store: bool = False
+    """Serve the store through which the ranks of this world, and of those that repair it, find each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +360,7 @@ class WorkerGroup:
             self._invite(local, pid) for local, pid in self._alive.items() if pid in self._attached
         ]
         if missing:
-            actions.append(Launch(world, placement, missing))
+            actions.append(Launch(world, placement, missing, not repairs and placement.group_rank == 0))
         return actions
 
     def _obey_stop(self, stop: Stop, *, now: float) -> list[Action]:

@@ -155,7 +155,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         name="--recover-strategy",
         group=FAILURE,
-        default="retry,recover-in-place",
+        default="retry,recover-in-place,recover",
         metavar="NAMES",
         variable=False,
         help="How faults may be repaired in scripts that use the SDK, in any order: retry, recover-in-place, recover, "

@@ -15,6 +15,7 @@ class Strategy(StrEnum):
     RECOVER_IN_PLACE = "recover-in-place"
     """The node, its agent and all other processes live; the lost ones are replaced on the same node."""
     RECOVER = "recover"
+    """All processes of the other nodes live; another node takes the ranks of a lost one."""
     ELASTIC_TRAINING = "elastic-training"
     DUMP = "dump"
     EXIT = "exit"

@@ -27,7 +27,10 @@ def strike(step: int, place: str) -> None:
         if not due or (mark.exists() and fault != "bug"):
             continue
         mark.touch()
-        if fault.startswith("kill"):
+        if fault == "pause":
+            # Long enough that what a test does meanwhile falls into these steps.
+            time.sleep(0.2)
+        elif fault.startswith("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)

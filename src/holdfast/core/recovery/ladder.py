@@ -25,6 +25,9 @@ class Situation:
     repeated: bool
     """Whether the same exception was raised at the same step before."""
     repairs_left: bool
+    nodes_lost: int = 0
+    enough_nodes: int = 0
+    """So many nodes are left, enough to start again at once, and none is there to take the place of the lost ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
 def _objection(strategy: Strategy, situation: Situation) -> str:
     if strategy is Strategy.EXIT:
         return ""
-    if strategy not in (Strategy.RETRY, Strategy.RECOVER_IN_PLACE):
+    if strategy in (Strategy.ELASTIC_TRAINING, Strategy.DUMP):
         return "not available yet"
     if not situation.all_attached:
         return "not every worker uses the SDK"
@@ -62,6 +65,12 @@ def _objection(strategy: Strategy, situation: Situation) -> str:
         return "no live worker holds the state"
     if strategy is Strategy.RETRY and situation.num_lost:
         return f"{_count(situation.num_lost)} lost"
+    if strategy is Strategy.RECOVER_IN_PLACE and situation.nodes_lost:
+        return f"{situation.nodes_lost} node{'s' * (situation.nodes_lost != 1)} lost"
+    if strategy is Strategy.RECOVER and not situation.nodes_lost:
+        return "no node is lost"
+    if strategy is Strategy.RECOVER and situation.enough_nodes:
+        return f"no spare node, and {situation.enough_nodes} are enough to go on"
     return ""
 
 
@@ -69,7 +78,7 @@ def _grounds(strategy: Strategy, situation: Situation) -> str:
     match strategy:
         case Strategy.RETRY:
             return "no process is lost"
-        case Strategy.RECOVER_IN_PLACE:
+        case Strategy.RECOVER_IN_PLACE | Strategy.RECOVER:
             return f"{_count(situation.num_alive)} alive to take the state from"
     return "nothing finer applies"
 
