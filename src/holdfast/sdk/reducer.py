@@ -36,7 +36,12 @@ class Bucket:
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         first = parameters[0]
-        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+        size = sum(p.numel() for p in parameters)
+        self.flat = torch.zeros(size + len(parameters), dtype=first.dtype, device=first.device)
+        """The gradients, and behind them for each parameter how many ranks have one."""
+        self._counts = self.flat[size:]
+        self._unused: set[nn.Parameter] = set()
+        """Parameters that this rank has no gradient for."""
         self.waits_for: set[nn.Parameter] = set()
         """Parameters whose gradients are not in the flat buffer yet."""
         self._views: dict[nn.Parameter, torch.Tensor] = {}
@@ -47,13 +52,27 @@ class Bucket:
         self.reset()
 
     def reset(self) -> None:
-        self.waits_for = set(self.parameters)
+        self.waits_for, self._unused = set(self.parameters), set()
+
+    def complete(self, *, share: float) -> None:
+        """Take what autograd had no gradient for, and count what there is."""
+        for parameter in tuple(self.waits_for):
+            self.take(parameter, share=share)
+        self._counts.copy_(torch.tensor([parameter not in self._unused for parameter in self.parameters]))
+
+    def leave_out_unused(self) -> None:
+        """What no rank has a gradient for gets none, as with one rank: an optimizer lets it be."""
+        if self._unused:
+            for parameter, count in zip(self.parameters, self._counts.tolist(), strict=True):
+                if count == 0:
+                    parameter.grad = None
 
     def take(self, parameter: nn.Parameter, *, share: float) -> None:
         """Bring a gradient, weighted, into the flat buffer, and make it a view of that."""
         view = self._views[parameter]
         with torch.no_grad():
             if parameter.grad is None:
+                self._unused.add(parameter)
                 view.zero_()
             else:
                 torch.mul(parameter.grad, share, out=view)
@@ -114,8 +133,7 @@ class DataParallel(nn.Module):
     def _reduce_next(self) -> None:
         bucket = self._buckets[self._next]
         self._next += 1
-        for parameter in tuple(bucket.waits_for):
-            bucket.take(parameter, share=self.share)
+        bucket.complete(share=self.share)
         self._works.append(dist.all_reduce(bucket.flat, async_op=True))
 
     def _finish(self) -> None:
@@ -129,6 +147,8 @@ class DataParallel(nn.Module):
             # Work for a device is only queued: an update must not be, before what it depends on is there.
             torch.cuda.current_stream(device).synchronize()
         self._check()
+        for bucket in self._buckets:
+            bucket.leave_out_unused()
         if packed is not None:
             self._take_buffers(packed)
         self.reset()

@@ -49,6 +49,34 @@ def test_groups_asked_for_before_the_loop_outlive_a_fault(run_job: StartJob, scr
     assert expected <= set(job.out.splitlines())
 
 
+def test_parameters_that_only_some_ranks_use_are_averaged_with_zeros(
+    run_job: StartJob, script: Callable[..., Path]
+) -> None:
+    path = script("""
+        import torch
+        import holdfast
+
+        run = holdfast.init()
+        model = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(3))
+        run.protect(model=model)
+        net = run.data_parallel(model)
+
+        @run.step
+        def train(step):
+            model.zero_grad()
+            net.module[run.rank](torch.full((1, 1), 8.0)).sum().backward()
+            return [None if p.grad is None else float(p.grad) for p in model.parameters()]
+
+        for step in run.steps(total=3):
+            grads = train(step)
+        print(f"rank {run.rank} grads {grads}\\n", end="", flush=True)
+    """)
+    job = run_job("--nproc-per-node", 2, path)
+    assert job.wait(within_s=90) == 0, job.story()
+    expected = {f"rank {rank} grads [4.0, 4.0, None]" for rank in (0, 1)}
+    assert expected <= set(job.out.splitlines())
+
+
 def test_a_group_asked_for_in_the_loop_is_refused(run_job: StartJob, script: Callable[..., Path]) -> None:
     path = script("""
         import torch, torch.distributed as dist
