@@ -19,10 +19,10 @@ __all__ = ["Run", "Step", "__version__", "faults", "init"]
 
 
 def init() -> Run:
-    """Join the job around this process; without one, train in this process alone."""
-    from holdfast.sdk import session
+    """Join the job around this process; a scheduler serves here and does not return; without a job, train alone."""
+    from holdfast.cluster import roles
 
-    return session.init()
+    return roles.init()
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  the types of `init()`, for annotations

@@ -121,9 +121,8 @@ def test_a_job_of_one_node_takes_no_other():
     assert refusals(master.join("a", nonce="mine")) == []
 
 
-def test_spares_are_bounded(monkeypatch):
-    monkeypatch.setattr(job, "MAX_SPARES", 1)
-    master = Master(rules(min_nodes=1, max_nodes=1))
+def test_spares_are_bounded():
+    master = Master(rules(min_nodes=1, max_nodes=1, max_spares=1))
     master.join("a", "b")
     (refusal,) = refusals(master.join("c"))
     assert refusal.reason == "2 nodes have joined already"

@@ -36,6 +36,7 @@ class Placement:
     group_rank: int
     first_rank: int
     num_workers: int
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

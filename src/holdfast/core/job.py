@@ -57,10 +57,6 @@ MAX_IN_A_ROW = 20
 SETTLE_S = 0.3
 """A worker that lost a peer is believed to be the only one hurt after so long without news of a loss."""
 
-MAX_SPARES = 1024
-"""Nodes beyond `max_nodes` that may wait for a place; a bound, not a limit anybody should meet."""
-
-
 # --- events ---------------------------------------------------------------------------------------------------
 
 
@@ -318,13 +314,19 @@ class Job:
         if holder is not None:
             pid, host = holder.registered.pid, holder.registered.host
             left_s = self._leases.remaining_s(event.node, now=now)
-            return f"node id {event.node!r} is held by pid {pid} on {host}; free in {left_s:.1f} s", left_s
+            held = f"node id {event.node!r} is held by pid {pid} on {host}"
+            if rules.max_spares == 0 and Strategy.RECOVER not in rules.strategies:
+                return f"{held}, and nobody is replaced while recovery is off", None
+            return f"{held}; free in {left_s:.1f} s", left_s
         rank = event.wanted_rank
         for other in self.members.values() if rank is not None else ():
             if other.registered.wanted_rank == rank:
                 return f"--node-rank {rank} is taken by node {other.registered.node}", None
-        if len(self.members) >= rules.max_nodes + MAX_SPARES:
-            return f"{len(self.members)} nodes have joined already", rules.lease_s
+        if rules.max_spares == 0 and rank is not None and rank >= rules.max_nodes:
+            return f"node id {rank} is out of range: {rules.max_nodes} workers have ids below {rules.max_nodes}", None
+        if len(self.members) >= rules.max_nodes + rules.max_spares:
+            full = f"{len(self.members)} nodes have joined already"
+            return (full, rules.lease_s) if rules.max_spares else (f"{full}, and this is one too many", None)
         return "", None
 
     def _take_status(self, event: StatusReported, *, now: float) -> list[Action]:
@@ -444,9 +446,9 @@ class Job:
         """The world again, with these nodes; who lives in it goes on."""
         assert self.world is not None, "a running job has a world"
         self.generation += 1
-        store = self.world.store
+        store = self._store_of(self.world.store)
         if placements[0].node != self.world.placements[0].node:
-            store = self.members[placements[0].node].registered.store
+            store = self._store_of(self.members[placements[0].node].registered.store)
         self.world = replace(self.world, generation=self.generation, placements=placements, store=store, repairs=True)
         for placement in placements:
             member = self.members[placement.node]
@@ -493,7 +495,7 @@ class Job:
             if taker is None:
                 return self._give_up_waiting(now=now)
             spares = [name for name in spares if name != taker]
-            placements.append(replace(placement, node=taker))
+            placements.append(replace(placement, node=taker, host=self.members[taker].registered.host))
         self._vacant, self._vacant_until = set(), None
         return self._publish_repair(tuple(placements))
 
@@ -503,6 +505,10 @@ class Job:
         names, waited_s = ", ".join(sorted(self._vacant)), self.rules.join_timeout_s
         self._vacant, self._vacant_until = set(), None
         return self._fail(f"no node took the place of {names} within {waited_s:g} s", now=now) + self._advance(now=now)
+
+    def _store_of(self, first: Address) -> Address:
+        """Where the workers of a world meet, if the first of its nodes would have them at `first`."""
+        return Address(*self.rules.store) if self.rules.store is not None else first
 
     def _spares(self) -> list[str]:
         """Nodes that are ready and have no place in the world, the longest ready first."""
@@ -650,7 +656,7 @@ class Job:
         self._gather_until = self._decide_at = None
         self._failures, self._succeeded, self._started, self._pids = [], set(), set(), {}
         self._blame_worker = False
-        self.world = World(self.generation, self.restart_count, place(members), members[0].store)
+        self.world = World(self.generation, self.restart_count, place(members), self._store_of(members[0].store))
         for placement in self.world.placements:
             member = self.members[placement.node]
             member.previous_rank, member.placed_in = placement.group_rank, self.generation

@@ -79,7 +79,7 @@ def place(members: Sequence[Candidate]) -> tuple[Placement, ...]:
     placements: list[Placement] = []
     first_rank = 0
     for group_rank, member in enumerate(members):
-        placements.append(Placement(member.node, group_rank, first_rank, member.num_workers))
+        placements.append(Placement(member.node, group_rank, first_rank, member.num_workers, member.host))
         first_rank += member.num_workers
     return tuple(placements)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from holdfast.core.ids import Outcome
 from holdfast.core.job import Job
 from holdfast.errors import HoldfastError
 from holdfast.master.driver import Driver
@@ -39,8 +40,11 @@ class MasterSettings:
     token: str | None = None
 
 
-async def serve(settings: MasterSettings) -> None:
-    """Serve one job until it has ended and its nodes have gone."""
+async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | None:
+    """Serve one job until it has ended and its nodes have gone; its outcome.
+
+    A master that is `tied` ends with its standard input too.
+    """
     journal = Journal(Path(settings.journal))
     try:
         driver = Driver.restore(
@@ -53,7 +57,8 @@ async def serve(settings: MasterSettings) -> None:
         await web.SockSite(runner, listener).start()
         orphaned = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
+        if tied:
+            loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
         async with asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(driver.run())
             ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
@@ -61,6 +66,7 @@ async def serve(settings: MasterSettings) -> None:
             await asyncio.wait({ended, alone}, return_when=asyncio.FIRST_COMPLETED)
             for task in (driving, ended, alone):
                 task.cancel()
+        return driver.job.outcome
     finally:
         journal.close()
 

@@ -10,9 +10,22 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.errors import JobError
 from holdfast.wire.worker import Attach, Join, Message, frame, read_from_agent
+
+
+class Line(Protocol):
+    """How a worker hears of worlds and is heard, whoever is at the other end."""
+
+    arrived_at: float
+
+    def send(self, message: Message) -> None: ...
+
+    def newest(self) -> Join | None: ...
+
+    def wait_above(self, generation: int, *, timeout_s: float | None) -> Join: ...
 
 
 class Channel:

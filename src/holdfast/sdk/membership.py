@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from holdfast.core.ids import Address
 from holdfast.observe.beacon import Beacon, Phase
-from holdfast.sdk.channel import Channel
+from holdfast.sdk.channel import Line
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
 from holdfast.sdk.subgroups import Subgroups
@@ -60,7 +60,7 @@ class Membership:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Line,
         protected: Protected,
         beacon: Beacon,
         *,

@@ -24,7 +24,7 @@ from holdfast.errors import JobError, SpecError
 from holdfast.observe import beacon
 from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.allocation import keep_freed_memory
-from holdfast.sdk.channel import Channel
+from holdfast.sdk.channel import Channel, Line
 from holdfast.sdk.data import Data
 from holdfast.sdk.groups import Severed, choose_backend
 from holdfast.sdk.membership import Membership
@@ -36,7 +36,7 @@ from holdfast.sdk.stream import Stream
 from holdfast.sdk.subgroups import Subgroups
 from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication
 from holdfast.sdk.waits import show_waits
-from holdfast.spec.worker import WorkerSpec, load_worker
+from holdfast.spec.worker import WorkerSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +72,7 @@ class Step:
 class Run:
     """This process's part in the job."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, *, connect: Callable[[Callable[[], None]], Line] | None = None) -> None:
         self.device = _device(spec.local_rank)
         self._spec = spec
         self._protected = Protected()
@@ -93,7 +93,10 @@ class Run:
         self._is_updating = False
         """From the first update of a parameter to the commit."""
         if spec.agent is not None:
-            channel = Channel(spec.agent, interrupt=self._interrupt)
+            agent = spec.agent
+            connect = lambda interrupt: Channel(agent, interrupt=interrupt)  # noqa: E731
+        if connect is not None:
+            channel = connect(self._interrupt)
             subgroups = Subgroups(may_be_asked=lambda: not self._is_guarded and not self._has_entered)
             subgroups.take_over()
             self._place = Membership(
@@ -108,6 +111,12 @@ class Run:
             explain_failures(lambda: self._is_guarded)
             show_waits(self._beacon, note=self._note_wait)
             beacon.forget_steps()
+
+    def meet(self) -> None:
+        """Be in a world, so that `torch.distributed` works from here on."""
+        if self._place is not None:
+            with self._guard():
+                self._place.meet()
 
     # --- what a script asks -------------------------------------------------------------------------------------
 
@@ -430,8 +439,3 @@ def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())
-
-
-def init() -> Run:
-    """Join the job around this process; without one, train in this process alone."""
-    return Run(load_worker())

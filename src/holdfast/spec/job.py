@@ -36,6 +36,10 @@ class JobRules:
     """How often an agent tells the master its status when nothing happens."""
     lease_s: float = 5.0
     """Silence after which the master gives a node up; long enough to survive a few lost beats."""
+    max_spares: int = 1024
+    """Nodes beyond `max_nodes` that may wait for a place; a bound, not a limit anybody should meet."""
+    store: tuple[str, int] | None = None
+    """Where the workers of every world find each other; None leaves it to the first node of each."""
     stop_timeout_s: float = 60.0
     """From the order to stop until a node that has not stopped its workers is given up."""
 

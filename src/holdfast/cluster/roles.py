@@ -1,0 +1,36 @@
+"""`holdfast.init()`: whichever way this process was started, its part in the job."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.cluster import worker
+from holdfast.sdk.session import Run
+from holdfast.spec.cluster import Role, load_cluster
+from holdfast.spec.worker import WorkerSpec, load_worker
+
+if TYPE_CHECKING:
+    from holdfast.spec.cluster import ClusterSpec
+
+
+def init() -> Run:
+    """Join the job around this process; a scheduler serves here and does not return; alone, train alone."""
+    spec = load_worker()
+    cluster = load_cluster() if spec.agent is None else None
+    if cluster is None:
+        return Run(spec)
+    for note in cluster.notes:
+        sys.stderr.write(f"holdfast: {note}\n")
+    if cluster.role is Role.SCHEDULER:
+        from holdfast.cluster.scheduler import schedule
+
+        schedule(cluster)
+    return _join(cluster)
+
+
+def _join(cluster: ClusterSpec) -> Run:
+    alone = WorkerSpec(None, None, -1, 0, cluster.num_workers, 1)
+    run = Run(alone, connect=lambda interrupt: worker.Line(cluster, interrupt=interrupt))
+    run.meet()
+    return run

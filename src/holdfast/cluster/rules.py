@@ -1,0 +1,28 @@
+"""What the members of a self-forming cluster agree on."""
+
+from __future__ import annotations
+
+from holdfast.spec.cluster import ClusterSpec
+from holdfast.spec.job import JobRules
+from holdfast.spec.strategy import Strategy
+
+BEATS_PER_LEASE = 10
+
+
+def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobRules:
+    """One worker to a node; processes that are lost come back only if recovery is on."""
+    strategies = (Strategy.RETRY, Strategy.RECOVER, Strategy.EXIT) if spec.recovery else (Strategy.EXIT,)
+    return JobRules(
+        job_id="cluster",
+        min_nodes=spec.num_workers,
+        max_nodes=spec.num_workers,
+        max_restarts=0,
+        strategies=strategies,
+        join_timeout_s=spec.topo_timeout_s,
+        last_call_s=0.0,
+        max_spares=0,
+        beat_s=spec.node_timeout_s / BEATS_PER_LEASE,
+        lease_s=spec.node_timeout_s,
+        stop_timeout_s=spec.node_timeout_s,
+        store=store,
+    )

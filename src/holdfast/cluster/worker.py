@@ -1,0 +1,200 @@
+"""A worker of a self-forming cluster: it is its own node, and a thread in it speaks to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from holdfast.agent.link import Identity, Link, Note, Waited
+from holdfast.cluster.rules import rules_of
+from holdfast.core import workers as core
+from holdfast.core.faults import HANG_MARK
+from holdfast.core.ids import Address
+from holdfast.errors import HoldfastError, JobError
+from holdfast.spec.cluster import ClusterSpec
+from holdfast.spec.job import Command, LogSpec, NodeSpec
+from holdfast.wire.messages import Happened
+from holdfast.wire.worker import Committed, Faulted, Join, Message, Stranded, Stuck
+
+SHOWN = frozenset({"waiting", "node_lost", "incident_opened", "incident_closed", "stopping"})
+LEAVE_S = 10.0
+"""For the news of this worker's end to reach the scheduler; one that misses it sees the connection close."""
+
+
+class Line:
+    """What the SDK in this process uses as its channel, with the node's state machine behind it."""
+
+    def __init__(self, spec: ClusterSpec, *, interrupt: Callable[[], None]) -> None:
+        self._spec = spec
+        self._interrupt = interrupt
+        self._changed = threading.Condition()
+        self._join: Join | None = None
+        self.arrived_at = 0.0
+        self._trouble = ""
+        self._ended = threading.Event()
+        self._code = 0
+        self._loop = asyncio.new_event_loop()
+        self._inbox: asyncio.Queue[core.Event] = asyncio.Queue()
+        rules = rules_of(spec)
+        nonce = secrets.token_hex(8)
+        node = NodeSpec(
+            rules=rules,
+            command=Command(how="script", target=sys.argv[0]),
+            num_workers=1,
+            logs=LogSpec(),
+            node_rank=int(spec.node_id) if spec.node_id.isdecimal() else None,
+        )
+        self._group = core.WorkerGroup(core.GroupSpec(spec.node_id, rules, 0.0, 0.0, False), now=time.monotonic())
+        identity = Identity(spec.node_id, nonce, None, 0)
+        self._link = Link(Address(spec.host, spec.port), node, identity, self._note, seen=lambda: self._seen)
+        self._seen = 0
+        threading.Thread(target=self._serve, name="holdfast-node", daemon=True).start()
+        self._watch_exit()
+
+    # --- what the SDK asks for --------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        pid = os.getpid()
+        match message:
+            case Faulted():
+                self._put(core.StepFailed(pid, message.generation, message.step, message.kind, message.error))
+            case Committed():
+                self._put(core.StepCommitted(pid, message.generation, message.timings_ms))
+            case Stranded():
+                self._put(core.StateLost(message.generation))
+            case Stuck():
+                self._die(f"{HANG_MARK}stuck in generation {message.generation}, which is over\n{message.stack}", 1)
+
+    def newest(self) -> Join | None:
+        return self._join
+
+    def wait_above(self, generation: int, *, timeout_s: float | None) -> Join:
+        with self._changed:
+            self._changed.wait_for(lambda: self._trouble or self._is_above(generation), timeout_s)
+        join = self._join
+        if join is not None and join.generation > generation:
+            return join
+        raise JobError(self._trouble or f"no new world within {timeout_s:g} s")
+
+    def _is_above(self, generation: int) -> bool:
+        return self._join is not None and self._join.generation > generation
+
+    # --- the node ---------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        except HoldfastError as error:
+            self._give_up(str(error))
+
+    async def _live(self) -> None:
+        self._link.report(core.Report(0, self._group.status()))
+        linking = asyncio.create_task(self._link.run())
+        while True:
+            deadline = self._group.next_deadline()
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            getting = asyncio.ensure_future(self._inbox.get())
+            done, _ = await asyncio.wait({getting, linking}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if linking in done:
+                linking.result()
+            event = getting.result() if getting in done else core.TimePassed()
+            if getting not in done:
+                getting.cancel()
+            for action in self._group.handle(event, now=time.monotonic()):
+                await self._perform(action)
+
+    async def _perform(self, action: core.Action) -> None:
+        pid = os.getpid()
+        match action:
+            case core.Report():
+                self._link.report(action)
+            case core.Launch():
+                self._inbox.put_nowait(core.WorkerStarted(0, pid))
+                self._inbox.put_nowait(core.WorkerAttached(pid))
+            case core.Invite():
+                self._take(action)
+            case core.Forward() | core.Kill() | core.Sweep():
+                if not self._ended.is_set():
+                    await self._link.flush(within_s=1.0)
+                    self._die(self._group.status().reason or "the cluster is being stopped", 1)
+                self._inbox.put_nowait(core.Swept())
+            case core.Exit():
+                if not self._ended.is_set():
+                    self._die(action.reason, action.code or 1)
+
+    def _take(self, action: core.Invite) -> None:
+        world, placement = action.world, action.placement
+        hosts = [p.host for p in world.placements if p.first_rank < placement.first_rank]
+        join = Join(
+            world.generation,
+            placement.first_rank,
+            hosts.count(placement.host),
+            world.size,
+            world.store.host,
+            world.store.port,
+            not world.repairs,
+        )
+        with self._changed:
+            self._join, self.arrived_at = join, time.monotonic()
+            self._changed.notify_all()
+        self._interrupt()
+
+    def _note(self, note: Note) -> None:
+        match note:
+            case Happened():
+                self._tell(note.entry)
+            case Waited():
+                sys.stderr.write(f"holdfast: {note.reason}\n")
+            case _:
+                self._inbox.put_nowait(note)
+
+    def _tell(self, entry: dict[str, object]) -> None:
+        seq = int(str(entry["seq"]))
+        if seq > self._seen and entry["kind"] in SHOWN:
+            sys.stderr.write(f"holdfast: {entry['text']}\n")
+        self._seen = max(self._seen, seq)
+
+    def _put(self, event: core.Event) -> None:
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _watch_exit(self) -> None:
+        shown = sys.excepthook
+
+        def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._code = 1
+            shown(kind, error, trace)
+
+        sys.excepthook = note
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Tell of a good end; of a bad one, the closed connection tells."""
+        if self._code or self._trouble:
+            return
+        self._ended.set()
+        self._put(core.WorkerExited(0, os.getpid(), 0, None, "", None))
+        flushed = asyncio.run_coroutine_threadsafe(self._link.flush(within_s=LEAVE_S), self._loop)
+        flushed.result(LEAVE_S)
+
+    def _give_up(self, reason: str) -> None:
+        with self._changed:
+            self._trouble = reason
+            self._changed.notify_all()
+        if self._join is not None and not self._ended.is_set():
+            self._die(reason, 1)
+
+    def _die(self, reason: str, code: int) -> None:
+        sys.stderr.write(f"holdfast: {socket.gethostname()} {self._spec.node_id}: {reason}\n")
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,53 @@
+"""Trains in a cluster that forms itself; leaves a mark when a step of note is done, and prints how it ended.
+
+The argument is a directory. Until a file `go` is in it, training is slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import holdfast
+
+HELD_AT, STEPS = 20, 150
+SLOW_S = 0.3
+"""A step; what a test does meanwhile falls into the steps after the mark."""
+here = Path(sys.argv[1])
+run = holdfast.init()
+(here / f"training-{os.getpid()}").touch()
+generator = torch.Generator().manual_seed(1)
+dataset = TensorDataset(torch.randn(256, 16, generator=generator), torch.randint(4, (256,), generator=generator))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+data = run.data(dataset, global_batch=32)
+run.protect(model=model, optimizer=optimizer, data=data)
+net = run.data_parallel(model)
+
+
+@run.step
+def train(step: holdfast.Step) -> None:
+    optimizer.zero_grad()
+    inputs, labels = step.batch()
+    nn.functional.cross_entropy(net(inputs), labels).backward()
+    optimizer.step()
+
+
+for step in run.steps(total=STEPS):
+    train(step)
+    if step.number == HELD_AT:
+        (here / f"held-{run.rank}").touch()
+    if step.number >= HELD_AT and not (here / "go").exists():
+        time.sleep(SLOW_S)
+digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
+end = f"rank {run.rank} local {run.local_rank} of {run.world_size} pid {os.getpid()} weights {digest[:16]}"
+sys.stdout.write(end + "\n")
+sys.stdout.flush()
