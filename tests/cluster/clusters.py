@@ -14,7 +14,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 END = re.compile(r"rank (\d+) local (\d+) of (\d+) pid (\d+) weights (\w+)")
 
 SOURCES = str(Path(holdfast.__file__).parents[1])
-START_S = 60.0
+START_S = 120.0
+"""Each process imports torch by itself, on a machine that may be busy."""
 
 
 class Cluster:

@@ -8,6 +8,8 @@ import pytest
 from clusters import START_S, Cluster, StartCluster, end_of
 from jobs import Job, kill, until
 
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture
 def undisturbed(cluster: StartCluster) -> str:

@@ -6,6 +6,8 @@ import pytest
 from clusters import START_S, StartCluster, end_of
 from jobs import until
 
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.mark.parametrize(
     ("scheduler_first", "host"), [(True, "127.0.0.1"), (False, "::1")], ids=["scheduler first", "scheduler last, IPv6"]

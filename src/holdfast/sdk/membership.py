@@ -137,6 +137,17 @@ class Membership:
         """Be in the newest world, with whatever state: for what a script does before its loop."""
         self._meet(self.newest())
 
+    def meet_somewhere(self) -> None:
+        """Be in a world, the newest there is when its ranks have met."""
+        while True:
+            try:
+                self.meet()
+            except (Severed, RuntimeError) as error:
+                if not self.is_outdated():
+                    self.report_fault("communication", str(error))
+            else:
+                return
+
     def report_fault(self, kind: str, error: str) -> None:
         """Say that this rank cannot go on in this world, and wait for the next one."""
         generation = self.generation

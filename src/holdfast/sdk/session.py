@@ -116,7 +116,7 @@ class Run:
         """Be in a world, so that `torch.distributed` works from here on."""
         if self._place is not None:
             with self._guard():
-                self._place.meet()
+                self._place.meet_somewhere()
 
     # --- what a script asks -------------------------------------------------------------------------------------
 
