@@ -143,7 +143,7 @@ def launch(directory: Path, *args: object) -> Job:
 
 
 def play(schedule: Schedule, directory: Path) -> Played:
-    (directory / "checkpoints").mkdir(parents=True)
+    directory.mkdir(parents=True)
     plan = {"steps": schedule.steps, "faults": [asdict(fault) for fault in schedule.faults]}
     (directory / "plan.json").write_text(json.dumps(plan))
     began = time.monotonic()

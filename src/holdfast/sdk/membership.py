@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
 from holdfast.core.ids import Address
+from holdfast.errors import SpecError
 from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Line
+from holdfast.sdk.checkpoints import Checkpoints, Offer
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
 from holdfast.sdk.subgroups import Subgroups
@@ -29,6 +31,9 @@ GROUP_TIMEOUT_S = 1800.0
 """What torch.distributed takes too; a world that changed ends every wait long before."""
 VERDICT_TIMEOUT_S = 120.0
 """From a fault reported by this rank to a new world; on expiry the fault is raised as the script's own."""
+
+UNASKED, REFUSED = -1, -2
+"""In place of a number of checkpoints: it was not asked to save any, or is not in need of them; it cannot save any."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class View:
     """The step of which it holds all but a few tensors; -1 if there is no such."""
     reached: int
     """The step it is at, whatever its state; in a world where all are new, the first one's counts."""
+    num_saved: int
+    """Checkpoints that it has whole, or one of the numbers below."""
 
 
 class Membership:
@@ -75,6 +82,7 @@ class Membership:
         self.sections_to_skip = 0
         """Sections that others have done and we have not: our script passes them by."""
         self.joined_in_section = False
+        self.checkpoints: Checkpoints | None = None
         self._channel = channel
         self._protected = protected
         self._beacon = beacon
@@ -211,13 +219,18 @@ class Membership:
         began, here = time.monotonic(), self.position
         usable = here.committed if here.usable else -1
         mendable = here.committed if self._damaged else -1
-        mine = torch.tensor([usable, int(in_section), here.sections, mendable, here.committed])
+        found = self._look_for_checkpoints(join)
+        num_saved = UNASKED if found is None else REFUSED if isinstance(found, SpecError) else len(found)
+        mine = torch.tensor([usable, int(in_section), here.sections, mendable, here.committed, num_saved])
         everyone = [torch.empty_like(mine) for _ in range(join.size)]
         dist.all_gather(everyone, mine)
         views = [
             View(committed, bool(section), *rest) for committed, section, *rest in map(torch.Tensor.tolist, everyone)
         ]
         best = max(view.committed for view in views)
+        if best < 0 and any(view.num_saved != UNASKED for view in views):
+            views = self._restore(views, found)
+            best = max(view.committed for view in views)
         if best < 0 and not join.fresh:
             self._channel.send(Stranded(join.generation))
             raise RuntimeError("no rank holds a state to resume from")
@@ -238,6 +251,33 @@ class Membership:
         self._entered_at = time.monotonic()
         self._timings["state"] = (self._entered_at - began) * 1000
 
+    def _look_for_checkpoints(self, join: Join) -> Offer | SpecError | None:
+        """What this rank has saved, or why it cannot save; None where nobody is in need of it."""
+        if self.checkpoints is None or not join.fresh:
+            return None
+        try:
+            return self.checkpoints.offer(join.rank)
+        except SpecError as error:
+            return error
+
+    def _restore(self, views: list[View], mine: Offer | SpecError | None) -> list[View]:
+        """Take the state from the disk, those who have it, and say where everybody is then.
+
+        What makes that impossible is raised on every rank in the same words, so that it is taken for no fault of one.
+        """
+        num_asked = sum(view.num_saved != UNASKED for view in views)
+        if self.checkpoints is None or mine is None or num_asked < len(views):
+            raise SpecError("run.checkpoint()", f"called on {num_asked} of {len(views)} ranks", "call it on every rank")
+        refusing = [rank for rank, view in enumerate(views) if view.num_saved == REFUSED]
+        if isinstance(mine, SpecError) or refusing:
+            raise self.checkpoints.unusable_on(refusing[0]) from (mine if isinstance(mine, SpecError) else None)
+        offers = _exchange(mine, num_ranks=len(views), width=max(view.num_saved for view in views))
+        step = self.checkpoints.resume(offers, rank=self.rank, first=views[0].reached)
+        return [
+            replace(view, committed=step) if step is not None and step in offer else view
+            for view, offer in zip(views, offers, strict=True)
+        ]
+
     def _take_state(self, source: int, *, mend: bool) -> None:
         # Until all of it is here, what we hold is of no step.
         self.position.usable = False
@@ -252,3 +292,15 @@ class Membership:
         """Come to where the foremost are: a section that one rank has done cannot be run again with it."""
         self.joined_in_section = any(view.in_section for view in leaders)
         self.sections_to_skip = max(view.sections for view in leaders) - self.position.sections
+
+
+def _exchange(mine: Offer, *, num_ranks: int, width: int) -> list[Offer]:
+    """Every rank's checkpoints, of which none has more than `width`."""
+    if width == 0:
+        return [{}] * num_ranks
+    told = torch.full((width, 2), -1)
+    for row, pair in enumerate(mine.items()):
+        told[row] = torch.tensor(pair)
+    everyone = [torch.empty_like(told) for _ in range(num_ranks)]
+    dist.all_gather(everyone, told)
+    return [{step: size for step, size in rows if step >= 0} for rows in map(torch.Tensor.tolist, everyone)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from holdfast.observe import beacon
 from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.allocation import keep_freed_memory
 from holdfast.sdk.channel import Channel, Line
+from holdfast.sdk.checkpoints import Checkpoints
 from holdfast.sdk.data import Data
 from holdfast.sdk.groups import Severed, choose_backend
 from holdfast.sdk.membership import Membership
@@ -85,6 +87,7 @@ class Run:
         if spec.may_tune_allocator:
             keep_freed_memory()
         self._place: Membership | None = None
+        self._checkpoints: Checkpoints | None = None
         self._committed = 0
         self._num_once = 0
         self._is_guarded = False
@@ -147,6 +150,14 @@ class Run:
             self._protected.add(name, value.module if isinstance(value, DataParallel) else value)
             if isinstance(value, torch.optim.Optimizer):
                 value.register_step_pre_hook(self._note_update)
+
+    def checkpoint(self, directory: str | os.PathLike[str], *, every: int, keep: int = 2) -> None:
+        """Save everything protected after every so many steps, and go on from there if all processes are lost."""
+        if self._checkpoints is not None or self._has_entered:
+            raise SpecError("run.checkpoint()", str(directory), "call it once, before the loop")
+        self._checkpoints = Checkpoints(directory, every=every, keep=keep, protected=self._protected)
+        if self._place is not None:
+            self._place.checkpoints = self._checkpoints
 
     def data(
         self,
@@ -228,15 +239,19 @@ class Run:
         """
         limit = self._limit(total, epochs)
         number = self._committed = start
+        is_first, self._has_entered = not self._has_entered, True
         if self._place is not None:
             self._place.begin_at(start)
-            self._has_entered = True
             with self._guard():
                 self._place.enter(in_section=False)
             # Those who hold the state are in a section after a step: pass that step, to come to the section.
             number = self._place.position.committed - int(self._place.joined_in_section)
             if not self._place.joined_in_section:
                 self._place.sections_to_skip = 0
+        elif self._checkpoints is not None and is_first:
+            offers = [self._checkpoints.offer(0)]
+            number = self._committed = self._checkpoints.resume(offers, rank=0, first=start) or start
+        self._save_if_due()
         while number < limit and not self._stop_reason:
             yield Step(self, number)
             number += 1
@@ -254,17 +269,9 @@ class Run:
         @functools.wraps(function)
         def guarded(step: Step) -> R | None:
             with self._guard():
-                while True:
-                    self._enter(in_section=False)
-                    if step.number < self._steps_done():
-                        return None
-                    try:
-                        result = self._attempt(function, step)
-                    except Exception as error:  # noqa: BLE001  the boundary to the user's step
-                        self._recover(error, step.number)
-                    else:
-                        self._commit(step.number)
-                        return result
+                result = self._until_committed(function, step)
+            self._save_if_due()
+            return result
 
         return guarded
 
@@ -323,6 +330,19 @@ class Run:
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
+    def _until_committed(self, function: Callable[[Step], R], step: Step) -> R | None:
+        while True:
+            self._enter(in_section=False)
+            if step.number < self._steps_done():
+                return None
+            try:
+                result = self._attempt(function, step)
+            except Exception as error:  # noqa: BLE001  the boundary to the user's step
+                self._recover(error, step.number)
+            else:
+                self._commit(step.number)
+                return result
+
     def _attempt(self, function: Callable[[Step], R], step: Step) -> R:
         self._beacon.step = step.number
         self._beacon.show(Phase.WORKING)
@@ -345,6 +365,12 @@ class Run:
             position.committed, position.sections, position.usable = number + 1, 0, True
             self._place.announce_commit(number)
         self._beacon.show(Phase.OUTSIDE)
+
+    def _save_if_due(self) -> None:
+        """Also where the step came from a peer: every rank shall have the same checkpoints."""
+        if self._checkpoints is not None and self._checkpoints.is_due(self._steps_done()):
+            self._beacon.show(Phase.OUTSIDE)
+            self._checkpoints.save(self._steps_done(), rank=self.rank, num_ranks=self.world_size)
 
     def _recover(self, error: Exception, number: int) -> None:
         """Decide what an exception in a guarded function means; returns when a new world is known."""

@@ -92,15 +92,41 @@ class Protected:
             for key, tensor in (*module.named_parameters(), *module.named_buffers())
         }
 
+    def _states(self) -> dict[str, Any]:
+        """What is not a module, by name."""
+        return {
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "extras": {name: value.state_dict() for name, value in self.extras.items()},
+        }
+
+    def _load_states(self, states: dict[str, Any]) -> None:
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(states["optimizers"][name])
+        for name, value in self.extras.items():
+            value.load_state_dict(states["extras"][name])
+
+    # --- to disk and back ---------------------------------------------------------------------------------------
+
+    def whole(self) -> dict[str, Any]:
+        """Everything protected; its tensors are the live ones."""
+        return {"modules": self._named(), **self._states()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `whole` gave; raises what does not fit."""
+        mine, saved = self._named(), state["modules"]
+        if differing := [name for name in mine.keys() | saved.keys() if _kind(mine, name) != _kind(saved, name)]:
+            name = min(differing)
+            raise ValueError(f"{name} is {_kind(mine, name)} here and {_kind(saved, name)} there")
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(saved[name])
+        self._load_states(state)
+
     # --- from rank to rank --------------------------------------------------------------------------------------
 
     def send(self, ranks: list[int]) -> None:
         """Send the whole state to `ranks`."""
-        states = {
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "extras": {name: value.state_dict() for name, value in self.extras.items()},
-        }
-        skeleton, tensors = tree.pack(states, name="state")
+        skeleton, tensors = tree.pack(self._states(), name="state")
         header = msgspec.msgpack.encode((skeleton, tree.shapes(tensors)))
         for rank in ranks:
             _send_bytes(header, rank)
@@ -127,11 +153,12 @@ class Protected:
         tensors = [tree.empty(shape, torch.device("cpu")) for shape in shapes]
         for chunk in _chunks([*self._in_place(), *tensors]):
             _receive_chunk(chunk, rank)
-        states = tree.unpack(skeleton, tensors)
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(states["optimizers"][name])
-        for name, value in self.extras.items():
-            value.load_state_dict(states["extras"][name])
+        self._load_states(tree.unpack(skeleton, tensors))
+
+
+def _kind(tensors: dict[str, torch.Tensor], name: str) -> str:
+    tensor = tensors.get(name)
+    return "absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def _send_bytes(data: bytes, rank: int) -> None:

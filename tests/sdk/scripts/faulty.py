@@ -142,6 +142,7 @@ average = Average()
 data = run.data(Noisy(), global_batch=32, seed=5)
 adam.register_step_pre_hook(lambda *_: strike("optimizer begins"))
 run.protect(model=model, adam=adam, sgd=sgd, scheduler=scheduler, scaler=scaler, average=average, data=data)
+run.checkpoint(HERE / "checkpoints", every=SAVE_EVERY)
 adam.register_step_post_hook(lambda *_: strike("optimizer ends"))
 body[0].weight.register_hook(lambda _: strike("backward"))
 net = run.data_parallel(model)
@@ -225,6 +226,4 @@ for step in run.steps(total=PLAN["steps"]):
     if number % EVALUATE_EVERY == EVALUATE_EVERY - 1:
         score = evaluate()
         note("evaluated", step=number, score=None if score is None else score.hex())
-    if number % SAVE_EVERY == SAVE_EVERY - 1 and run.is_main:
-        torch.save(model.state_dict(), HERE / "checkpoints" / "last.pt")
 note("final", **digests())
