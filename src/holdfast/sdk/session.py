@@ -288,6 +288,7 @@ class Run:
                     while True:
                         self._enter(in_section=True)
                         if self._skips_section():
+                            self._beacon.show(Phase.OUTSIDE)
                             return None
                         self._protected.remember()
                         self._beacon.show(Phase.WORKING, limit_s=timeout)
