@@ -100,9 +100,9 @@ class Link:
         self._sent.clear()
         self._fresh.set()
 
-    async def flush(self, *, within_s: float) -> None:
-        """Let the newest report get out, if the master can be reached."""
-        if self._connected:
+    async def flush(self, *, within_s: float, even_if_away: bool = False) -> None:
+        """Let the newest report get out, if the master can be reached, or comes back in time."""
+        if self._connected or even_if_away:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sent.wait(), within_s)
 

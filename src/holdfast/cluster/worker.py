@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import secrets
 import socket
@@ -25,7 +26,7 @@ from holdfast.wire.messages import Happened
 from holdfast.wire.worker import Committed, Faulted, Join, Message, Stranded, Stuck
 
 SHOWN = frozenset({"waiting", "node_lost", "incident_opened", "incident_closed", "stopping"})
-LEAVE_S = 10.0
+LEAVE_S = 30.0
 """For the news of this worker's end to reach the scheduler; one that misses it sees the connection close."""
 
 
@@ -183,9 +184,14 @@ class Line:
         if self._code or self._trouble:
             return
         self._ended.set()
-        self._put(core.WorkerExited(0, os.getpid(), 0, None, "", None))
-        flushed = asyncio.run_coroutine_threadsafe(self._link.flush(within_s=LEAVE_S), self._loop)
-        flushed.result(LEAVE_S)
+        told = asyncio.run_coroutine_threadsafe(self._say_goodbye(), self._loop)
+        with contextlib.suppress(TimeoutError):
+            told.result(2 * LEAVE_S)
+
+    async def _say_goodbye(self) -> None:
+        for action in self._group.handle(core.WorkerExited(0, os.getpid(), 0, None, "", None), now=time.monotonic()):
+            await self._perform(action)
+        await self._link.flush(within_s=LEAVE_S, even_if_away=True)
 
     def _give_up(self, reason: str) -> None:
         with self._changed:
