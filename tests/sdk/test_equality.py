@@ -12,7 +12,7 @@ import pytest
 from schedules import DEADLY, PHASES, Fault, Played, Schedule, complaints, deal, play
 
 SEED = 7
-NUM_SCHEDULES = 16
+NUM_SCHEDULES = 14
 
 
 @pytest.fixture(scope="module")

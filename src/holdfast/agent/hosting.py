@@ -60,14 +60,16 @@ class HostedMaster:
         fd = self._listener.fileno()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.master.main"],
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=2,
             pass_fds=(fd,),
             start_new_session=True,
         )
         assert process.stdin is not None, "asked for a pipe"
-        process.stdin.write(msgspec.json.encode({**self._settings, "listen_fd": fd}) + b"\n")
-        process.stdin.flush()
+        # One that is killed before it has read this is started again, as one that is killed later.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(msgspec.json.encode({**self._settings, "listen_fd": fd}) + b"\n")
         self._process = process
         watch_exit(process.pid, lambda: self._note_death(process))
 
