@@ -169,7 +169,7 @@ def key_of(system: System) -> str:
 def measure_safely(system: System, fault: Fault, plan: Plan, *, clean: Clean) -> Sample:
     try:
         return measure_disturbed(system, fault, plan, clean=clean)
-    except Exception as error:
+    except Exception as error:  # the boundary to a peer: whatever it does, the others are measured
         if not system.is_peer:
             raise
         return Sample(system.name, fault.name, None, failure=describe(error))

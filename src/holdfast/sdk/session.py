@@ -335,6 +335,7 @@ class Run:
         while True:
             self._enter(in_section=False)
             if step.number < self._steps_done():
+                self._beacon.show(Phase.OUTSIDE)
                 return None
             try:
                 result = self._attempt(function, step)
