@@ -22,7 +22,7 @@ def test_defaults_are_those_of_the_original():
     assert spec is not None
     assert (spec.role, spec.host, spec.port, spec.num_workers) == (Role.WORKER, "127.0.0.1", 8118, 8)
     assert (spec.recovery, spec.topo_timeout_s, spec.node_timeout_s) == (False, 1800.0, 30.0)
-    assert spec.node_id
+    assert not spec.node_id.isdecimal(), "a number would be its rank"
     assert spec.node_id != load_cluster(GOOD).node_id, "a name is made up for each process"
 
 
