@@ -8,11 +8,15 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.agent.hosting import HostedMaster
 from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.job import NodeSpec
+
+if TYPE_CHECKING:
+    from holdfast.agent.channel import Channel
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,6 +32,7 @@ def host_master(
     *,
     nonce: str,
     journal: Path,
+    channel: Channel | None,
     on_death: Callable[[str], None],
     on_ruin: Callable[[JobError], None],
 ) -> Hosting | None:
@@ -43,6 +48,7 @@ def host_master(
         journal=journal,
         sole_nonce=nonce if spec.single else None,
         token=spec.token,
+        tls=None if channel is None else channel.serving(),
         on_death=on_death,
         on_ruin=on_ruin,
     )

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,9 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.observe.report import render_outcome
 from holdfast.spec.job import NodeSpec
 from holdfast.wire.messages import Happened
+
+if TYPE_CHECKING:
+    from holdfast.agent.channel import Channel
 
 INBOX_SIZE = 10_000
 MASTER_LINGER_S = 10.0
@@ -55,12 +58,14 @@ class Agent:
         self._run_dir = run_dir
         self._console = console
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
+        self._channel = _open_channel(spec)
         self._store, store_address = bind_store(spec)
         self._ruin: JobError | None = None
         self._master = host_master(
             spec,
             nonce=nonce,
             journal=run_dir / "journal.db",
+            channel=self._channel,
             on_death=self._note_master_death,
             on_ruin=self._give_up,
         )
@@ -70,7 +75,14 @@ class Agent:
             now=self._now(),
         )
         identity = Identity(node, nonce, store_address.host or None, store_address.port)
-        self._link = Link(self._address, spec, identity, self._note_link, seen=lambda: self._seen_seq)
+        self._link = Link(
+            self._address,
+            spec,
+            identity,
+            self._note_link,
+            seen=lambda: self._seen_seq,
+            tls=None if self._channel is None else self._channel.dialling(),
+        )
         self._crew = Crew(
             spec, console=console, interpreter=interpreter, logs=run_dir, store=self._store, put=self._put
         )
@@ -96,10 +108,13 @@ class Agent:
         self._perform(core.Report(0, self._group.status()))
         try:
             async with asyncio.TaskGroup() as tasks:
-                linking = tasks.create_task(self._link.run())
+                serving = [tasks.create_task(self._link.run())]
+                if self._channel is not None:
+                    serving.append(tasks.create_task(self._channel.remind(self._warn)))
                 await self._drive()
                 await self._link.flush(within_s=FLUSH_S)
-                linking.cancel()
+                for task in serving:
+                    task.cancel()
         except* HoldfastError as group:
             raise _first(group) from None
         finally:
@@ -162,6 +177,9 @@ class Agent:
                 self._console.say(note.reason)
             case _:
                 self._put(note)
+
+    def _warn(self, text: str) -> None:
+        self._console.say(text, level="warning")
 
     def _note_master_death(self, reason: str) -> None:
         self._console.say(f"the master ended {reason}; it is started again from its journal", level="warning")
@@ -244,6 +262,14 @@ def run_agent(spec: NodeSpec, *, run_dir: Path, guard: int, lifeline: Lifeline) 
     finally:
         kill_below()
         console.close(within_s=3.0)
+
+
+def _open_channel(spec: NodeSpec) -> Channel | None:
+    if spec.tls is None:
+        return None
+    from holdfast.agent.channel import Channel
+
+    return Channel(spec.tls)
 
 
 def _first(group: BaseExceptionGroup[HoldfastError]) -> HoldfastError:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import JobError
 from holdfast.spec.flags import Parser
 from holdfast.spec.load import token_from_environment
+from holdfast.spec.tls import CONFIG, FLAG, TlsSpec, find_tls
+from holdfast.wire.tls import check_peer, client_context, explain
 
 TIMEOUT_S = 10.0
 
@@ -25,8 +28,9 @@ def incidents(argv: Sequence[str]) -> int:
         "source", metavar="FILE|HOST:PORT", help="An events file (--events), or a running job's master."
     )
     parser.add_argument("--json", action="store_true", help="One JSON object per incident.")
+    parser.add_argument(FLAG, metavar="FILE", help=f"For a job with TLS: its configuration. {CONFIG} does the same.")
     args = parser.parse_args(argv)
-    found = collect(_read(args.source))
+    found = collect(_read(args.source, tls_config=args.tls_config))
     if args.json:
         sys.stdout.writelines(json.dumps(incident) + "\n" for incident in found)
     else:
@@ -80,19 +84,47 @@ def _render(incident: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(source: str) -> list[dict[str, Any]]:
+def _read(source: str, *, tls_config: str | None) -> list[dict[str, Any]]:
     path = Path(source)
     if path.is_file():
         return [json.loads(line) for line in path.read_text().splitlines() if line]
     host, colon, port = source.rpartition(":")
     if not colon or not port.isdecimal():
         raise JobError(f"{source!r} is neither a file nor HOST:PORT of a running job")
-    request = urllib.request.Request(f"http://{host}:{port}/api/story")
-    if token := token_from_environment():
-        request.add_header("Authorization", f"Bearer {token}")
+    tls, _ = find_tls(tls_config)
+    token = token_from_environment()
+    connection = _connect(host.strip("[]"), int(port), tls)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            entries: list[dict[str, Any]] = json.load(response)
-    except (OSError, urllib.error.HTTPError, ValueError) as error:
+        connection.request("GET", "/api/story", headers={"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, HTTPException) as error:
         raise JobError(f"no job answers at {source}: {error}") from error
+    finally:
+        connection.close()
+    if response.status != HTTPStatus.OK:
+        raise JobError(f"the job at {source} refuses: {body.decode(errors='replace')}")
+    try:
+        entries: list[dict[str, Any]] = json.loads(body)
+    except ValueError as error:
+        raise JobError(f"what answers at {source} is not a job: {error}") from error
     return entries
+
+
+def _connect(host: str, port: int, tls: TlsSpec | None) -> HTTPConnection:
+    if tls is None:
+        return HTTPConnection(host, port, timeout=TIMEOUT_S)
+    from holdfast.wire.certificates import open_client
+
+    credentials = open_client(tls).credentials
+    connection = HTTPSConnection(host, port, timeout=TIMEOUT_S, context=client_context(credentials))
+    try:
+        connection.connect()
+        check_peer(connection.sock.getpeercert() or {}, host=host, revoked=credentials.revoked)
+    except ssl.SSLError as error:
+        raise JobError(
+            f"no secure channel to the job at {host}:{port}: {explain(error, whose='its certificate')}"
+        ) from error
+    except OSError as error:
+        raise JobError(f"no job answers at {host}:{port}: {error}") from error
+    return connection

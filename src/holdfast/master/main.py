@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from aiohttp import web
 
 from holdfast.core.ids import Outcome
 from holdfast.core.job import Job
 from holdfast.errors import HoldfastError
 from holdfast.master.driver import Driver
+from holdfast.master.port import listen
 from holdfast.master.server import make_app
 from holdfast.spec.job import JobRules
 from holdfast.stores.journal import Journal
+from holdfast.wire.tls import Credentials
 
 LINGER_S = 5.0
 """How long a finished master waits for its nodes to hang up; those that did not hear of the end then see it die."""
@@ -38,6 +39,7 @@ class MasterSettings:
     journal: str
     sole_nonce: str | None = None
     token: str | None = None
+    tls: Credentials | None = None
 
 
 async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | None:
@@ -52,9 +54,8 @@ async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Non
         )
         listener = socket.socket(fileno=settings.listen_fd)
         listener.setblocking(False)
-        runner = web.AppRunner(make_app(driver, token=settings.token), access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        await web.SockSite(runner, listener).start()
+        app = make_app(driver, token=settings.token, tls=settings.tls)
+        server = await listen(app, listener, tls=settings.tls)
         orphaned = asyncio.Event()
         loop = asyncio.get_running_loop()
         if tied:
@@ -66,6 +67,7 @@ async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Non
             await asyncio.wait({ended, alone}, return_when=asyncio.FIRST_COMPLETED)
             for task in (driving, ended, alone):
                 task.cancel()
+        server.close()
         return driver.job.outcome
     finally:
         journal.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections.abc import Collection
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -28,17 +29,22 @@ from holdfast.wire.messages import (
     encode,
     store_address,
 )
+from holdfast.wire.tls import Credentials, is_revoked
 
 log = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT_S = 10.0
 """From the opening of a connection to its first message; then it is closed."""
+CLOSE_S = 2.0
+"""For the other side to agree that a connection is over; then it is cut."""
 MAX_STRANGERS = 1000
 """Addresses remembered so that each stranger is logged once."""
 
 
-def make_app(driver: Driver, *, token: str | None) -> web.Application:
-    app = web.Application(middlewares=[_require_token(token)], client_max_size=64 << 10)
+def make_app(driver: Driver, *, token: str | None, tls: Credentials | None = None) -> web.Application:
+    strangers = Strangers()
+    checks = [_refuse_revoked(tls.revoked if tls else (), strangers), _require_token(token, strangers)]
+    app = web.Application(middlewares=checks, client_max_size=64 << 10)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/api/job", lambda request: _job(driver))
     app.router.add_get("/api/story", lambda request: _story(driver))
@@ -47,9 +53,34 @@ def make_app(driver: Driver, *, token: str | None) -> web.Application:
     return app
 
 
-def _require_token(token: str | None) -> Middleware:
-    strangers: set[str] = set()
+class Strangers:
+    """Logs each refused address once."""
 
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def note(self, request: web.Request, reason: str) -> None:
+        stranger = request.remote or "unknown"
+        if stranger not in self._known and len(self._known) < MAX_STRANGERS:
+            self._known.add(stranger)
+            log.warning("refused %s: %s", stranger, reason)
+
+
+def _refuse_revoked(revoked: Collection[str], strangers: Strangers) -> Middleware:
+    """Here and not in the handshake, so that whoever is refused can be told why."""
+    serials = frozenset(revoked)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if serials and is_revoked(request.get_extra_info("peercert") or {}, serials):
+            strangers.note(request, "its certificate is revoked")
+            raise web.HTTPForbidden(text="its certificate (client_cert_path) is revoked")
+        return await handler(request)
+
+    return check
+
+
+def _require_token(token: str | None, strangers: Strangers) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token is None or request.path == "/healthz":
@@ -57,10 +88,7 @@ def _require_token(token: str | None) -> Middleware:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if hmac.compare_digest(given.encode(), token.encode()):
             return await handler(request)
-        stranger = request.remote or "unknown"
-        if stranger not in strangers and len(strangers) < MAX_STRANGERS:
-            strangers.add(stranger)
-            log.warning("refused %s: %s token", stranger, "wrong" if given else "no")
+        strangers.note(request, f"{'wrong' if given else 'no'} token")
         reason = "the token is wrong" if given else "a token is needed"
         raise web.HTTPUnauthorized(text=f"{reason} (HOLDFAST_TOKEN or --token-file)")
 
@@ -106,7 +134,7 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
             f"this node is holdfast {version} (protocol {theirs}); install the same version on every node"
         )
         raise web.HTTPUpgradeRequired(text=text)
-    socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False, autoping=True)
+    socket = web.WebSocketResponse(timeout=CLOSE_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False, autoping=True)
     await socket.prepare(request)
     try:
         first = await asyncio.wait_for(socket.receive(), REGISTER_TIMEOUT_S)

@@ -98,7 +98,7 @@ def encode(message: Message) -> bytes:
 def decode_from_agent(data: bytes) -> FromAgent:
     try:
         message: FromAgent = _from_agent.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"an agent sent a message that makes no sense: {error}") from error
     return message
 
@@ -106,7 +106,7 @@ def decode_from_agent(data: bytes) -> FromAgent:
 def decode_from_master(data: bytes) -> FromMaster:
     try:
         message: FromMaster = _from_master.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the master sent a message that makes no sense: {error}") from error
     return message
 
