@@ -55,6 +55,7 @@ def test_warnings_come_again(tls: Files):
     async def listen() -> list[str]:
         channel = Channel(spec)
         channel.serving()
+        channel.dialling()
         said: asyncio.Queue[str] = asyncio.Queue()
         reminding = asyncio.create_task(channel.remind(said.put_nowait, every_s=0.001))
         heard = [await said.get() for _ in range(4)]

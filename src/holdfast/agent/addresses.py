@@ -8,15 +8,12 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from holdfast.agent.channel import Channel
 from holdfast.agent.hosting import HostedMaster
 from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.job import NodeSpec
-
-if TYPE_CHECKING:
-    from holdfast.agent.channel import Channel
 
 LOOPBACK = "127.0.0.1"
 

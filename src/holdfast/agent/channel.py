@@ -1,4 +1,7 @@
-"""This node's certificates: opened once, used for every connection, and watched until they expire."""
+"""This node's certificates: opened once, used for every connection, and watched until they expire.
+
+What opens them is imported only then: it takes its time to load, and most jobs have no TLS.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from holdfast.spec.tls import TlsSpec
-from holdfast.wire.certificates import Opened, expiry_warnings, open_client, open_server
 from holdfast.wire.tls import Credentials, client_context
+
+if TYPE_CHECKING:
+    from holdfast.wire.certificates import Opened
 
 DAY_S = 24 * 3600.0
 
@@ -19,32 +25,34 @@ class Channel:
 
     def __init__(self, tls: TlsSpec) -> None:
         self._tls = tls
-        self._client = open_client(tls)
+        self._client: Opened | None = None
         self._server: Opened | None = None
-
-    def dialling(self) -> ssl.SSLContext:
-        """For this node's link; a master that it started itself needs no name to be known."""
-        return client_context(self._client.credentials, check_name=self._server is None)
 
     def serving(self) -> Credentials:
         """For the master, if this node runs it."""
-        self._server = self._server or open_server(self._tls)
+        from holdfast.wire.certificates import open_server
+
+        self._server = open_server(self._tls)
         return self._server.credentials
+
+    def dialling(self) -> ssl.SSLContext:
+        """For this node's link; a master that it started itself needs no name to be known."""
+        from holdfast.wire.certificates import open_client
+
+        self._client = open_client(self._tls)
+        return client_context(self._client.credentials, check_name=self._server is None)
 
     async def remind(self, say: Callable[[str], None], *, every_s: float = DAY_S) -> None:
         """Say what has to be renewed, now and then again."""
-        for note in self._client.notes:
+        from holdfast.wire.certificates import expiry_warnings
+
+        opened = [each for each in (self._client, self._server) if each is not None]
+        # Both have the same authority and ciphers, which are spoken of once.
+        for note in dict.fromkeys(note for each in opened for note in each.notes):
             say(note)
         while True:
-            for warning in self._warnings():
+            now, days = datetime.now(UTC), self._tls.warning_days
+            found = [warning for each in opened for warning in expiry_warnings(each, within_days=days, now=now)]
+            for warning in dict.fromkeys(found):
                 say(warning)
             await asyncio.sleep(every_s)
-
-    def _warnings(self) -> list[str]:
-        warnings: dict[str, None] = {}
-        for opened in (self._client, self._server):
-            if opened is not None:
-                found = expiry_warnings(opened, within_days=self._tls.warning_days, now=datetime.now(UTC))
-                # Both are from the same authority, which is warned of once.
-                warnings |= dict.fromkeys(found)
-        return list(warnings)

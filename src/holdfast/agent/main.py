@@ -12,11 +12,12 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.agent.addresses import bind_store, host_master
+from holdfast.agent.channel import Channel
 from holdfast.agent.console import Console
 from holdfast.agent.crew import Crew
 from holdfast.agent.hangs import kill_worker
@@ -32,9 +33,6 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.observe.report import render_outcome
 from holdfast.spec.job import NodeSpec
 from holdfast.wire.messages import Happened
-
-if TYPE_CHECKING:
-    from holdfast.agent.channel import Channel
 
 INBOX_SIZE = 10_000
 MASTER_LINGER_S = 10.0
@@ -58,7 +56,7 @@ class Agent:
         self._run_dir = run_dir
         self._console = console
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
-        self._channel = _open_channel(spec)
+        self._channel = None if spec.tls is None else Channel(spec.tls)
         self._store, store_address = bind_store(spec)
         self._ruin: JobError | None = None
         self._master = host_master(
@@ -262,14 +260,6 @@ def run_agent(spec: NodeSpec, *, run_dir: Path, guard: int, lifeline: Lifeline) 
     finally:
         kill_below()
         console.close(within_s=3.0)
-
-
-def _open_channel(spec: NodeSpec) -> Channel | None:
-    if spec.tls is None:
-        return None
-    from holdfast.agent.channel import Channel
-
-    return Channel(spec.tls)
 
 
 def _first(group: BaseExceptionGroup[HoldfastError]) -> HoldfastError:

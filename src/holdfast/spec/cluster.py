@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from holdfast.errors import SpecError
+from holdfast.spec.tls import TlsSpec, find_tls
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ class ClusterSpec:
     recovery_path: str
     topo_timeout_s: float
     node_timeout_s: float
+    tls: TlsSpec | None = None
     notes: tuple[str, ...] = ()
     """What a person should know about how the settings were found."""
 
@@ -76,6 +78,7 @@ def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
     if not settings.is_set("role"):
         return None
     recovery = settings.choice("recovery", {"0": False, "1": True})
+    tls, notes = find_tls(None, env)
     return ClusterSpec(
         role=settings.choice("role", ROLES),
         host=settings.address("host"),
@@ -86,7 +89,8 @@ def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
         recovery_path=settings.directory("recovery_path") if recovery else "",
         topo_timeout_s=settings.seconds("topo_timeout"),
         node_timeout_s=settings.seconds("node_timeout"),
-        notes=tuple(settings.notes),
+        tls=tls,
+        notes=(*settings.notes, *notes),
     )
 
 
