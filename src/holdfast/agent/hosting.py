@@ -82,7 +82,7 @@ class HostedMaster:
             self._process.kill()
 
     async def wait_until_gone(self, *, within_s: float) -> None:
-        """Let the master tell the other nodes that the job has ended; then end it."""
+        """Let the master tell others that the job has ended; then end it."""
         process = self._process
         self._process = None
         if process is None:

@@ -36,7 +36,8 @@ from holdfast.wire.messages import Happened
 
 INBOX_SIZE = 10_000
 MASTER_LINGER_S = 10.0
-"""How long the node that hosts the master stays, so that the others hear how the job ended."""
+"""How long the node that hosts the master stays, so that other nodes, and whoever reads along, hear how the job
+ended; it is gone sooner if they have."""
 
 FLUSH_S = 0.5
 """For the last report to get out; a master that misses it learns the same from the closed connection."""
@@ -213,8 +214,8 @@ class Agent:
 
     async def _leave(self) -> None:
         if self._master is not None:
-            others_wait = self.exit is not None and self.exit.outcome is not None and not self._spec.single
-            linger_s = MASTER_LINGER_S if others_wait else 0.0
+            job_ended = self.exit is not None and self.exit.outcome is not None
+            linger_s = MASTER_LINGER_S if job_ended else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
         await self._crew.close()
         for leftover in self._run_dir.glob("journal.db*"):

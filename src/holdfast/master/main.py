@@ -22,7 +22,7 @@ from holdfast.core.ids import Outcome
 from holdfast.core.job import Job
 from holdfast.errors import HoldfastError
 from holdfast.master.driver import Driver
-from holdfast.master.port import listen
+from holdfast.master.port import listening
 from holdfast.master.server import make_app
 from holdfast.spec.job import JobRules
 from holdfast.stores.journal import Journal
@@ -55,19 +55,17 @@ async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Non
         listener = socket.socket(fileno=settings.listen_fd)
         listener.setblocking(False)
         app = make_app(driver, token=settings.token, tls=settings.tls)
-        server = await listen(app, listener, tls=settings.tls)
         orphaned = asyncio.Event()
         loop = asyncio.get_running_loop()
         if tied:
             loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
-        async with asyncio.TaskGroup() as tasks:
+        async with listening(app, listener, tls=settings.tls), asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(driver.run())
             ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
             alone = tasks.create_task(orphaned.wait())
             await asyncio.wait({ended, alone}, return_when=asyncio.FIRST_COMPLETED)
             for task in (driving, ended, alone):
                 task.cancel()
-        server.close()
         return driver.job.outcome
     finally:
         journal.close()
@@ -102,4 +100,5 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The node waits for this process: not for the interpreter to tidy up too.
+    os._exit(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -15,19 +17,28 @@ log = logging.getLogger(__name__)
 
 REQUEST_S = 5
 """From the opening of a connection, or the end of a request, to the whole of the next one; then it is closed."""
+LAST_WORDS_S = 0.5
+"""For answers that are not finished when the master ends; then they are cut."""
 
 
-async def listen(app: web.Application, listener: socket.socket, *, tls: Credentials | None) -> asyncio.Server:
+@asynccontextmanager
+async def listening(app: web.Application, listener: socket.socket, *, tls: Credentials | None) -> AsyncIterator[None]:
+    """Serve meanwhile; what is being told in the end is told to the end, to those who listen."""
     logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=REQUEST_S)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_WORDS_S, keepalive_timeout=REQUEST_S)
     await runner.setup()
     assert runner.server is not None, "it is set up"
-    return await asyncio.get_running_loop().create_server(
+    server = await asyncio.get_running_loop().create_server(
         runner.server,
         sock=listener,
         ssl=None if tls is None else server_context(tls, refused=_Refusals().note),
         ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
     )
+    try:
+        yield
+    finally:
+        server.close()
+        await runner.cleanup()
 
 
 class _Refusals:

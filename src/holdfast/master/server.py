@@ -169,7 +169,7 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
     finally:
         driver.detach(member)
         await socket.close()
-    if message.machine == machine_id() and await is_dead(message.pid):
+    if driver.job.outcome is None and message.machine == machine_id() and await is_dead(message.pid):
         evidence = f"its agent (pid {message.pid}) is dead"
         await driver.put(AgentDied(message.node, message.nonce, evidence))
     return socket
