@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import JobError, SpecError
-from holdfast.spec.tls import (
-    CLIENT_PASSWORD,
-    CONFIG,
-    FLAG,
-    SERVER_PASSWORD,
-    find_tls,
-    forget_tls,
-    is_tls_on,
-    remember_tls,
-)
+from holdfast.errors import SpecError
+from holdfast.spec.tls import CLIENT_PASSWORD, SERVER_PASSWORD, find_tls, forget_tls, remember_tls, require_tls
 from holdfast.spec.worker import load_worker
 
 
@@ -25,8 +16,8 @@ def set_ps_context(
     it is secure.
     """
     if load_worker().agent is not None:
-        if enable_ssl and not is_tls_on():
-            raise JobError(f"this job runs without TLS: start it with {FLAG} {config_file_path}, or set {CONFIG}")
+        if enable_ssl:
+            require_tls(config_file_path)
         return
     if not enable_ssl:
         forget_tls()

@@ -14,6 +14,12 @@ set_ps_context(config_file_path=%r, enable_ssl=True, client_password={CLIENT_PAS
                server_password={SERVER_PASSWORD!r})
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
+INIT = f"""
+import functools, runpy
+import holdfast
+holdfast.init = functools.partial(holdfast.init, tls=%r)
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
 
 
 def test_a_cluster_with_tls_trains_and_turns_a_plain_worker_away(cluster: StartCluster, tmp_path: Path) -> None:
@@ -28,7 +34,9 @@ def test_a_cluster_with_tls_trains_and_turns_a_plain_worker_away(cluster: StartC
     assert plain.wait(within_s=START_S) != 0
     assert "speaks TLS only" in plain.err
     (it.directory / "go").touch()
-    second = it.worker(HOLDFAST_TLS_CONFIG=files.config, **PASSWORDS)
+    it.script = it.directory / "init.py"
+    it.script.write_text(INIT % files.config)
+    second = it.worker(**PASSWORDS)
     assert [first.wait(within_s=START_S), second.wait(within_s=START_S)] == [0, 0], first.story()
     assert scheduler.wait(within_s=30) == 0, scheduler.story()
     assert sorted(end_of(worker)[0] for worker in (first, second)) == [0, 1]

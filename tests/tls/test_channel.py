@@ -176,7 +176,7 @@ def test_people_need_a_certificate_too(nodes: Nodes, tls: Files, script: Script)
     assert (shown.stdout, shown.stderr, shown.returncode) == ("no incidents\n", "", 0)
     plain = subprocess.run(command, env=clean_env(), **options)
     assert (plain.stdout, plain.returncode) == ("", 1)
-    assert "no job answers" in plain.stderr
+    assert "speaks TLS only: --tls-config is needed here too" in plain.stderr
     end(job)
 
 
@@ -208,6 +208,11 @@ def test_a_node_with_tls_at_a_plain_master(nodes: Nodes, tls: Files, script: Scr
     host = nodes.start(None, *QUICK, script(WAIT))
     host.wait_for_output("ready")
     expect_refusal(nodes.start(tls, *QUICK, script(WAIT)), "does not speak TLS", "--tls-config", str(nodes.port))
+    command = [HOLDFAST, "incidents", f"127.0.0.1:{nodes.port}", "--tls-config", tls.config]
+    shown = subprocess.run(command, env=clean_env(PASSWORDS), capture_output=True, text=True, check=False, timeout=20)
+    assert (shown.stdout, shown.returncode) == ("", 1)
+    assert "no secure channel" in shown.stderr
+    assert "it does not speak TLS" in shown.stderr
     end(host)
     assert "Traceback" not in host.err
 

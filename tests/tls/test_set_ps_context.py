@@ -1,4 +1,4 @@
-"""MindSpore's function for the secure channel."""
+"""The secure channel turned on by a script: MindSpore's function, and `holdfast.init(tls=...)`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from certs import CLIENT_PASSWORD, PASSWORDS, SERVER_PASSWORD, Files
+from certs import CLIENT_PASSWORD, PASSWORDS, SEED_CIPHERS, SERVER_PASSWORD, Files
 from jobs import PYTHON, StartJob, clean_env
 
 pytestmark = pytest.mark.timeout(60)
@@ -30,6 +30,14 @@ print("on", flush=True)
 """
 
 
+INIT = """
+import holdfast
+
+holdfast.init(tls="/certs/tls.json")
+print("on", flush=True)
+"""
+
+
 @pytest.fixture
 def worker(tmp_path: Path) -> Path:
     path = tmp_path / "worker.py"
@@ -49,6 +57,14 @@ def test_a_program_turns_tls_on_for_the_job_that_it_starts(tls: Files, worker: P
     assert (done.stdout, done.stderr, done.returncode) == ("on\n", "", 0)
 
 
+def test_the_configuration_of_mindspores_manual_is_taken_as_it_is(tls: Files, worker: Path):
+    tls.write(cipher_list=SEED_CIPHERS)
+    done = launch(tls, worker)
+    assert (done.stdout, done.returncode) == ("on\n", 0), done.stderr
+    [said] = done.stderr.splitlines()
+    assert "cipher_list: not supported and left out: DHE-RSA-AES128-GCM-SHA256" in said
+
+
 def test_it_can_be_turned_off_again(tls: Files, worker: Path):
     done = launch(tls, worker, "off")
     assert done.returncode == 1
@@ -64,7 +80,9 @@ def test_a_wrong_password_is_noticed_at_once(tls: Files, worker: Path):
     assert "barley" not in last
 
 
-def test_in_a_worker_it_asks_for_a_job_with_tls(tls: Files, worker: Path, run_job: StartJob):
+@pytest.mark.parametrize("code", [WORKER, INIT], ids=["set_ps_context", "init"])
+def test_in_a_worker_it_asks_for_a_job_with_tls(tls: Files, worker: Path, run_job: StartJob, code: str):
+    worker.write_text(code)
     secure = run_job("--start-method", "spawn", "--tls-config", tls.config, worker, env=PASSWORDS)
     assert secure.wait() == 0, secure.story()
     assert secure.out == "on\n"

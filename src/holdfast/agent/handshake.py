@@ -1,4 +1,4 @@
-"""Why a node and the port it dialled do not understand each other, where one of them speaks TLS."""
+"""Why somebody and the port that was dialled do not understand each other, where one of them speaks TLS."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ async def find_mismatch(error: Exception, address: Address, *, secure: bool) -> 
         if failure is None or isinstance(failure, ssl.SSLEOFError):
             return None
         if failure.reason in NOT_TLS:
-            return f"{address} does not speak TLS: this node was started with --tls-config, the master without"
+            return f"{address} does not speak TLS: --tls-config was given here, and not to the master"
         return f"no secure channel to the master at {address}: {explain(failure, whose='its certificate')}"
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientResponseError, ConnectionResetError)) and (
         await _speaks_tls(address)
     ):
-        return f"the master at {address} speaks TLS only: start this node with --tls-config too"
+        return f"the master at {address} speaks TLS only: --tls-config is needed here too"
     return None
 
 

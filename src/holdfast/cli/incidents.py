@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import ssl
 import sys
@@ -11,6 +13,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.flags import Parser
 from holdfast.spec.load import token_from_environment
@@ -92,17 +95,8 @@ def _read(source: str, *, tls_config: str | None) -> list[dict[str, Any]]:
     if not colon or not port.isdecimal():
         raise JobError(f"{source!r} is neither a file nor HOST:PORT of a running job")
     tls, _ = find_tls(tls_config)
-    token = token_from_environment()
-    connection = _connect(host.strip("[]"), int(port), tls)
-    try:
-        connection.request("GET", "/api/story", headers={"Authorization": f"Bearer {token}"} if token else {})
-        response = connection.getresponse()
-        body = response.read()
-    except (OSError, HTTPException) as error:
-        raise JobError(f"no job answers at {source}: {error}") from error
-    finally:
-        connection.close()
-    if response.status != HTTPStatus.OK:
+    status, body = _fetch(Address(host.strip("[]"), int(port)), "/api/story", tls)
+    if status != HTTPStatus.OK:
         raise JobError(f"the job at {source} refuses: {body.decode(errors='replace')}")
     try:
         entries: list[dict[str, Any]] = json.loads(body)
@@ -111,20 +105,30 @@ def _read(source: str, *, tls_config: str | None) -> list[dict[str, Any]]:
     return entries
 
 
-def _connect(host: str, port: int, tls: TlsSpec | None) -> HTTPConnection:
+def _fetch(address: Address, path: str, tls: TlsSpec | None) -> tuple[int, bytes]:
+    token = token_from_environment()
+    try:
+        with contextlib.closing(_connect(address, tls)) as connection:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            response = connection.getresponse()
+            return response.status, response.read()
+    except ssl.SSLError as error:
+        reason = explain(error, whose="its certificate")
+        raise JobError(f"no secure channel to the job at {address}: {reason}") from error
+    except (OSError, HTTPException) as error:
+        from holdfast.agent.handshake import find_mismatch
+
+        mismatch = asyncio.run(find_mismatch(error, address, secure=tls is not None))
+        raise JobError(mismatch or f"no job answers at {address}: {error}") from error
+
+
+def _connect(address: Address, tls: TlsSpec | None) -> HTTPConnection:
     if tls is None:
-        return HTTPConnection(host, port, timeout=TIMEOUT_S)
+        return HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
     from holdfast.wire.certificates import open_client
 
     credentials = open_client(tls).credentials
-    connection = HTTPSConnection(host, port, timeout=TIMEOUT_S, context=client_context(credentials))
-    try:
-        connection.connect()
-        check_peer(connection.sock.getpeercert() or {}, host=host, revoked=credentials.revoked)
-    except ssl.SSLError as error:
-        raise JobError(
-            f"no secure channel to the job at {host}:{port}: {explain(error, whose='its certificate')}"
-        ) from error
-    except OSError as error:
-        raise JobError(f"no job answers at {host}:{port}: {error}") from error
+    connection = HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=client_context(credentials))
+    connection.connect()
+    check_peer(connection.sock.getpeercert() or {}, host=address.host, revoked=credentials.revoked)
     return connection

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Collection
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -29,7 +28,7 @@ from holdfast.wire.messages import (
     encode,
     store_address,
 )
-from holdfast.wire.tls import Credentials, is_revoked
+from holdfast.wire.tls import Credentials, Revocations, is_revoked
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,9 @@ MAX_STRANGERS = 1000
 
 def make_app(driver: Driver, *, token: str | None, tls: Credentials | None = None) -> web.Application:
     strangers = Strangers()
-    checks = [_refuse_revoked(tls.revoked if tls else (), strangers), _require_token(token, strangers)]
+    checks = [_require_token(token, strangers)]
+    if tls is not None:
+        checks.insert(0, _refuse_revoked(Revocations(tls), strangers))
     app = web.Application(middlewares=checks, client_max_size=64 << 10)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/api/job", lambda request: _job(driver))
@@ -66,13 +67,12 @@ class Strangers:
             log.warning("refused %s: %s", stranger, reason)
 
 
-def _refuse_revoked(revoked: Collection[str], strangers: Strangers) -> Middleware:
+def _refuse_revoked(revocations: Revocations, strangers: Strangers) -> Middleware:
     """Here and not in the handshake, so that whoever is refused can be told why."""
-    serials = frozenset(revoked)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if serials and is_revoked(request.get_extra_info("peercert") or {}, serials):
+        if is_revoked(request.get_extra_info("peercert") or {}, revocations.current()):
             strangers.note(request, "its certificate is revoked")
             raise web.HTTPForbidden(text="its certificate (client_cert_path) is revoked")
         return await handler(request)

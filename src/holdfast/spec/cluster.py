@@ -71,14 +71,14 @@ class ClusterSpec:
     """What a person should know about how the settings were found."""
 
 
-def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
-    """The cluster this process belongs to; None if no role is set."""
+def load_cluster(env: Mapping[str, str] | None = None, *, tls_config: str | None = None) -> ClusterSpec | None:
+    """The cluster this process belongs to; None if no role is set. TLS is as given here, or else by its variable."""
     env = os.environ if env is None else env
     settings = _Settings(env)
     if not settings.is_set("role"):
         return None
     recovery = settings.choice("recovery", {"0": False, "1": True})
-    tls, notes = find_tls(None, env)
+    tls, notes = find_tls(tls_config, env, source="holdfast.init(tls=...)")
     return ClusterSpec(
         role=settings.choice("role", ROLES),
         host=settings.address("host"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import SpecError
+from holdfast.errors import JobError, SpecError
 
 FLAG = "--tls-config"
 CONFIG = "HOLDFAST_TLS_CONFIG"
@@ -80,9 +80,10 @@ def forget_tls() -> None:
         os.environ.pop(name, None)
 
 
-def is_tls_on() -> bool:
-    """Whether the variable is set: in a worker, whether its job has the channel."""
-    return bool(os.environ.get(CONFIG))
+def require_tls(config: str) -> None:
+    """For workers, which are told by the variable whether their job has the channel."""
+    if not os.environ.get(CONFIG):
+        raise JobError(f"this job runs without TLS: start it with {FLAG} {config}, or set {CONFIG}")
 
 
 def given_password(variable: str, env: Mapping[str, str] | None = None) -> Password | None:

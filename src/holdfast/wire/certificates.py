@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from holdfast.errors import SpecError
@@ -28,6 +27,7 @@ from holdfast.spec.tls import (
     TlsSpec,
     password_file,
 )
+from holdfast.wire.revocations import RevocationList, read_revocations, renewal_warnings
 from holdfast.wire.tls import Credentials, serial, usable_ciphers
 
 
@@ -38,8 +38,6 @@ class Opened:
     credentials: Credentials
     ends_at: Mapping[str, datetime]
     """Field and file of each certificate, and when it expires."""
-    renewal_at: Mapping[str, datetime]
-    """The same for the revocation list, and when its authority has promised another one."""
     notes: tuple[str, ...]
 
 
@@ -70,10 +68,7 @@ def expiry_warnings(opened: Opened, *, within_days: int, now: datetime) -> list[
             warnings.append(f"{name} expired on {ends_at:%Y-%m-%d}; a node that has to connect anew will be refused")
         elif days < within_days:
             warnings.append(f"{name} expires in {days} days, on {ends_at:%Y-%m-%d}")
-    for name, renewal_at in opened.renewal_at.items():
-        if renewal_at < now:
-            warnings.append(f"{name} was to be renewed by {renewal_at:%Y-%m-%d}; it is used as it is")
-    return warnings
+    return warnings + renewal_warnings(opened.credentials, now=now)
 
 
 def _open(tls: TlsSpec, bundle: _Bundle, now: datetime) -> Opened:
@@ -85,25 +80,25 @@ def _open(tls: TlsSpec, bundle: _Bundle, now: datetime) -> Opened:
     except (ValueError, TypeError, InvalidSignature) as error:
         raise SpecError(name, path, f"it must be signed by the authority in {tls.ca_cert}") from error
     _check_dates(name, path, certificate, now)
-    revocations = _read_revocations(tls, authority, now)
-    revoked = tuple(serial(entry.serial_number) for entry in revocations or ())
-    if serial(certificate.serial_number) in revoked:
+    authority_pem = authority.public_bytes(Encoding.PEM).decode()
+    revocations = _read_revocations(tls, authority_pem)
+    if revocations is not None and serial(certificate.serial_number) in revocations.serials:
         raise SpecError(name, path, f"this certificate is revoked by {tls.crl}; use another one")
     ciphers, dropped = _choose_ciphers(tls)
-    due = revocations.next_update_utc if revocations is not None else None
     return Opened(
         Credentials(
             certificate=certificate.public_bytes(Encoding.PEM).decode(),
             key=key,
-            authority=authority.public_bytes(Encoding.PEM).decode(),
-            revoked=revoked,
+            authority=authority_pem,
+            revoked=revocations.serials if revocations is not None else (),
+            crl=tls.crl,
+            crl_changed_ns=revocations.changed_ns if revocations is not None else 0,
             ciphers=ciphers,
         ),
         ends_at={
             f"{bundle.field} {path}": certificate.not_valid_after_utc,
             f"{CA_CERT} {tls.ca_cert}": authority.not_valid_after_utc,
         },
-        renewal_at={f"{CRL} {tls.crl}": due} if due is not None else {},
         notes=(f"{tls.name(CIPHERS)}: not supported and left out: {', '.join(dropped)}",) if dropped else (),
     )
 
@@ -171,19 +166,12 @@ def _check_dates(name: str, path: str, certificate: x509.Certificate, now: datet
         raise SpecError(name, path, f"this certificate expired on {ends_at:%Y-%m-%d %H:%M} UTC; renew it")
 
 
-def _read_revocations(
-    tls: TlsSpec, authority: x509.Certificate, now: datetime
-) -> x509.CertificateRevocationList | None:
+def _read_revocations(tls: TlsSpec, authority: str) -> RevocationList | None:
     if tls.crl is None:
         return None
-    name, data = tls.name(CRL), _read(tls.name(CRL), tls.crl)
     try:
-        revocations = x509.load_pem_x509_crl(data) if data.startswith(b"-----") else x509.load_der_x509_crl(data)
+        return read_revocations(tls.crl, authority=authority)
+    except OSError as error:
+        raise SpecError(tls.name(CRL), tls.crl, f"the file cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SpecError(name, tls.crl, "it must be a revocation list in PEM or DER") from error
-    key: CertificateIssuerPublicKeyTypes = authority.public_key()  # type: ignore[assignment]
-    if revocations.issuer != authority.subject or not revocations.is_signature_valid(key):
-        raise SpecError(name, tls.crl, f"it must be signed by the authority in {tls.ca_cert}")
-    if revocations.last_update_utc > now:
-        raise SpecError(name, tls.crl, f"it is not valid before {revocations.last_update_utc:%Y-%m-%d %H:%M} UTC")
-    return revocations
+        raise SpecError(tls.name(CRL), tls.crl, str(error)) from error

@@ -7,11 +7,14 @@ OpenSSL would refuse everybody once a revocation list is due for renewal, and ce
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 5.0
 """From the opening of a connection until both sides know each other; then it is closed."""
@@ -50,6 +53,10 @@ class Credentials:
     authority: str
     revoked: tuple[str, ...] = ()
     """Serial numbers, as `serial` writes them."""
+    crl: str | None = None
+    """Where they were read, and may have been replaced meanwhile."""
+    crl_changed_ns: int = 0
+    """When that file had been changed last, by then."""
     ciphers: tuple[str, ...]
 
 
@@ -59,6 +66,40 @@ class UnwantedPeer(ssl.SSLCertVerificationError):
     def __init__(self, verdict: str) -> None:
         super().__init__(1, verdict)
         self.reason, self.verify_code, self.verify_message = "", 0, verdict
+
+
+class Revocations:
+    """Serial numbers that are not believed any more, by the list that is in its file now.
+
+    A list that cannot be used changes nothing: the one before it goes on to count.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._serials = frozenset(credentials.revoked)
+        self._changed_ns = credentials.crl_changed_ns
+        self._trouble = ""
+
+    def current(self) -> frozenset[str]:
+        if (path := self._credentials.crl) is not None:
+            try:
+                self._renew(path)
+            except (OSError, ValueError) as error:
+                self._complain(f"{path} is not used: {error}; the revocations before it still count")
+        return self._serials
+
+    def _renew(self, path: str) -> None:
+        if os.stat(path).st_mtime_ns == self._changed_ns:
+            return
+        from holdfast.wire.revocations import read_revocations
+
+        found = read_revocations(path, authority=self._credentials.authority)
+        self._serials, self._changed_ns, self._trouble = frozenset(found.serials), found.changed_ns, ""
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("%s", trouble)
 
 
 def server_context(credentials: Credentials, *, refused: Callable[[str], None]) -> ssl.SSLContext:
@@ -91,12 +132,13 @@ def server_context(credentials: Credentials, *, refused: Callable[[str], None]) 
 def client_context(credentials: Credentials, *, check_name: bool = True) -> ssl.SSLContext:
     """For whoever dials the master with an event loop; others call `check_peer` themselves."""
     context = _context(credentials, ssl.PROTOCOL_TLS_CLIENT)
+    revocations = Revocations(credentials)
 
     class Dialling(ssl.SSLObject):
         def do_handshake(self) -> None:
             super().do_handshake()
             host = self.server_hostname if check_name else None
-            check_peer(self.getpeercert() or {}, host=host, revoked=credentials.revoked)
+            check_peer(self.getpeercert() or {}, host=host, revoked=revocations.current())
 
     context.sslobject_class = Dialling
     return context
