@@ -23,6 +23,7 @@ class Cluster:
 
     def __init__(self, directory: Path, port: int, *, num_workers: int, **variables: object) -> None:
         self.directory = directory
+        self.script = SCRIPT
         self._variables = {
             "MS_SCHED_HOST": "127.0.0.1",
             "MS_SCHED_PORT": port,
@@ -41,7 +42,7 @@ class Cluster:
     def _start(self, variables: dict[str, object]) -> Job:
         env = {name: str(value) for name, value in {**self._variables, **variables}.items()} | {"PYTHONPATH": SOURCES}
         directory = self.directory / f"process{len(self.started)}"
-        job = start([PYTHON, "-u", str(SCRIPT), str(self.directory)], directory=directory, env=env)
+        job = start([PYTHON, "-u", str(self.script), str(self.directory)], directory=directory, env=env)
         self.started.append(job)
         return job
 

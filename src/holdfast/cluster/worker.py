@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from holdfast.agent.channel import Channel
 from holdfast.agent.link import Identity, Link, Note, Waited
+from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
 from holdfast.core import workers as core
 from holdfast.core.faults import HANG_MARK
@@ -55,7 +57,9 @@ class Line:
         )
         self._group = core.WorkerGroup(core.GroupSpec(spec.node_id, rules, 0.0, 0.0, False), now=time.monotonic())
         identity = Identity(spec.node_id, nonce, None, 0)
-        self._link = Link(Address(spec.host, spec.port), node, identity, self._note, seen=lambda: self._seen)
+        self._channel = None if spec.tls is None else Channel(spec.tls)
+        tls = None if self._channel is None else self._channel.dialling()
+        self._link = Link(Address(spec.host, spec.port), node, identity, self._note, seen=lambda: self._seen, tls=tls)
         self._seen = 0
         threading.Thread(target=self._serve, name="holdfast-node", daemon=True).start()
         self._watch_exit()
@@ -93,7 +97,7 @@ class Line:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._live())
+            self._loop.run_until_complete(with_reminders(self._channel, self._live()))
         except HoldfastError as error:
             self._give_up(str(error))
 

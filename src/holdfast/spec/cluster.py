@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from holdfast.errors import SpecError
+from holdfast.spec.tls import TlsSpec, find_tls
 
 T = TypeVar("T")
 
@@ -65,17 +66,19 @@ class ClusterSpec:
     recovery_path: str
     topo_timeout_s: float
     node_timeout_s: float
+    tls: TlsSpec | None = None
     notes: tuple[str, ...] = ()
     """What a person should know about how the settings were found."""
 
 
-def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
-    """The cluster this process belongs to; None if no role is set."""
+def load_cluster(env: Mapping[str, str] | None = None, *, tls_config: str | None = None) -> ClusterSpec | None:
+    """The cluster this process belongs to; None if no role is set. TLS is as given here, or else by its variable."""
     env = os.environ if env is None else env
     settings = _Settings(env)
     if not settings.is_set("role"):
         return None
     recovery = settings.choice("recovery", {"0": False, "1": True})
+    tls, notes = find_tls(tls_config, env, source="holdfast.init(tls=...)")
     return ClusterSpec(
         role=settings.choice("role", ROLES),
         host=settings.address("host"),
@@ -86,7 +89,8 @@ def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
         recovery_path=settings.directory("recovery_path") if recovery else "",
         topo_timeout_s=settings.seconds("topo_timeout"),
         node_timeout_s=settings.seconds("node_timeout"),
-        notes=tuple(settings.notes),
+        tls=tls,
+        notes=(*settings.notes, *notes),
     )
 
 
