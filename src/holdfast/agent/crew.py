@@ -20,6 +20,7 @@ from holdfast.agent.seats import Seats
 from holdfast.core import workers as core
 from holdfast.core.budget import Budget
 from holdfast.core.faults import HANG_MARK
+from holdfast.core.ids import Placement, World
 from holdfast.core.progress import Limits
 from holdfast.observe import beacon
 from holdfast.spec.job import NodeSpec
@@ -63,6 +64,10 @@ class Crew:
         self._verdicts: dict[int, str] = {}
         """Why we killed a worker, until its end is reported."""
         self._launch: core.Launch | None = None
+        self._standbys_for: tuple[World, Placement] | None = None
+        self._num_standbys = spec.standby
+        self._asked_for: set[int] = set()
+        """Slots of standbys that were asked for and have not started yet."""
         self._awaited = 0
         self._has_torch = True
         self._standby_budget = Budget(MAX_STANDBYS_STARTED, window_s=STANDBY_WINDOW_S)
@@ -84,6 +89,10 @@ class Crew:
     def launch(self, action: core.Launch) -> None:
         """Start these workers now, or as soon as the interpreter is warm; a standby takes a rank at once."""
         self._launch = action
+        self._standbys_for, self._num_standbys = (action.world, action.placement), self._spec.standby
+        if not action.world.repairs:
+            for pid in self._seats.parked:
+                kill_worker(pid)
         rest: list[int] = []
         for local_rank in action.local_ranks:
             pid = self._seats.promote(local_rank) if action.world.repairs else None
@@ -94,6 +103,13 @@ class Crew:
             self._put(core.WorkerAttached(pid))
         self._fork_soon(replace(action, local_ranks=tuple(rest)))
         self._start_standbys_soon()
+
+    def prepare(self, world: World) -> None:
+        """Have processes wait at their loop, one for each rank that this node would have."""
+        spec = self._spec
+        self._standbys_for = (world, Placement("", 0, 0, spec.num_workers))
+        self._num_standbys = spec.num_workers + spec.standby
+        self._start_standbys()
 
     def invite(self, action: core.Invite) -> None:
         world, placement = action.world, action.placement
@@ -113,7 +129,7 @@ class Crew:
         self._interpreter.signal(number)
 
     def sweep(self) -> None:
-        self._launch = None
+        self._launch = self._standbys_for = None
         self._awaited = 0
         self._interpreter.sweep()
 
@@ -138,16 +154,17 @@ class Crew:
             self._put(core.LaunchFailed(action.world.generation, text))
 
     def _start_standbys_soon(self) -> None:
-        if self._spec.standby:
+        if self._num_standbys:
             asyncio.get_running_loop().call_later(STANDBY_DELAY_S, self._start_standbys)
 
     def _start_standbys(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._launch is None or not self._interpreter.ready.is_set():
+        if self._standbys_for is None or not self._interpreter.ready.is_set():
             return
-        for slot in self._seats.free_standby_slots(self._spec.standby):
-            if self._standby_budget.spend(now=loop.time()):
-                self._launcher.start_standby(self._launch.world, self._launch.placement, slot)
+        for slot in self._seats.free_standby_slots(self._num_standbys):
+            if slot not in self._asked_for and self._standby_budget.spend(now=loop.time()):
+                self._asked_for.add(slot)
+                self._launcher.start_standby(*self._standbys_for, slot)
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -160,6 +177,7 @@ class Crew:
                     self._console.say(f"workers are started cold: {event.cold_reason}")
             case requests.Started():
                 self._seats.seat(event.pid, event.local_rank)
+                self._asked_for.discard(event.local_rank)
                 if event.local_rank < self._spec.num_workers:
                     self._awaited -= 1
                     self._put(core.WorkerStarted(event.local_rank, event.pid))
@@ -170,10 +188,13 @@ class Crew:
                     self._put(core.StoreDied(event.generation))
             case requests.Swept():
                 self._seats.clear()
+                self._asked_for.clear()
+                self._put(core.Parked(0))
                 if not event.clean:
                     self._console.say("a process did not die of SIGKILL and is left behind", level="error")
                 self._put(core.Swept())
             case Died():
+                self._asked_for.clear()
                 text = f"the warm interpreter ended {event.reason}"
                 self._console.say(f"{text}; a new one is being warmed", level="warning")
                 if self._awaited > 0 and self._launch is not None:
@@ -185,6 +206,7 @@ class Crew:
         verdict = self._verdicts.pop(event.pid, "")
         if local_rank is None:
             # A standby: nobody misses it, but another one should be ready.
+            self._put(core.Parked(len(self._seats.parked)))
             self._start_standbys_soon()
             return
         code = event.code if event.code >= 0 else None
@@ -206,6 +228,7 @@ class Crew:
                     self._put(core.WorkerAttached(pid))
             case AtLoop():
                 self._seats.park(pid)
+                self._put(core.Parked(len(self._seats.parked)))
             case Faulted():
                 self._put(core.StepFailed(pid, message.generation, message.step, message.kind, message.error))
             case Raised():

@@ -34,6 +34,7 @@ from holdfast.wire.messages import (
     Ack,
     Denied,
     FinishOrder,
+    PrepareOrder,
     Happened,
     Register,
     Reported,
@@ -236,7 +237,7 @@ class Link:
                 case Ack() as ack:
                     if (sent_at := self._sent_at.pop(ack.seq, None)) is not None:
                         self._notify(Heard(sent_at))
-                case (RunOrder() | StopOrder() | FinishOrder()) as order:
+                case (RunOrder() | PrepareOrder() | StopOrder() | FinishOrder()) as order:
                     self._notify(OrderReceived(message_order(order)))
                 case Happened() as happened:
                     self._notify(happened)

@@ -151,6 +151,8 @@ class Agent:
                 self._link.report(action)
             case core.Launch():
                 self._crew.launch(action)
+            case core.Park():
+                self._crew.prepare(action.world)
             case core.Invite():
                 self._crew.invite(action)
             case core.Forward():

@@ -125,6 +125,8 @@ class NodeStatus:
     """The newest generation in which every worker here has committed a step."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What the last repair cost the slowest worker here, by phase."""
+    parked: int = 0
+    """Processes that have run the script up to its loop and wait there for a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have as many processes wait at their loop as this node has workers, to join this world or a later one."""
+
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Stop every worker of this generation and older ones."""
 
@@ -159,4 +168,4 @@ class Finish:
     outcome: Outcome
 
 
-Order = Run | Stop | Finish
+Order = Run | Prepare | Stop | Finish

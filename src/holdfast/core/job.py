@@ -23,6 +23,7 @@ from holdfast.core.ids import (
     Order,
     Outcome,
     Placement,
+    Prepare,
     Run,
     StepFault,
     Stop,
@@ -489,8 +490,16 @@ class Job:
         if plan.strategy is Strategy.EXIT:
             self._vacant, self._vacant_until = set(), None
             return self._fail(symptom, now=now)
+        opened = self._open_incident(symptom, plan, now=now)
+        if plan.strategy is Strategy.ELASTIC_TRAINING:
+            self._vacant, self._vacant_until = set(), None
+            return [*opened, *self._publish_repair(self._places(left))]
         self._vacant_until = now + self.rules.join_timeout_s
-        return self._open_incident(symptom, plan, now=now)
+        return opened
+
+    def _places(self, nodes: list[str]) -> tuple[Placement, ...]:
+        """Ranks for these nodes, in this order."""
+        return place([self._candidate(self.members[node]) for node in nodes])
 
     def _fill(self, *, now: float) -> list[Action]:
         """Give the ranks of lost nodes to nodes that are ready, all at once."""
@@ -521,9 +530,10 @@ class Job:
         return Address(*self.rules.store) if self.rules.store is not None else first
 
     def _spares(self) -> list[str]:
-        """Nodes that are ready and have no place in the world, the longest ready first."""
-        ready = [(m.ready_at, name) for name, m in self.members.items() if not self._is_current(m)]
-        return [name for at, name in sorted((at, name) for at, name in ready if at is not None)]
+        """Nodes that are ready and have no place in the world: first those that are prepared, the longest ready first."""
+        spare = [member for member in self.members.values() if not self._is_current(member)]
+        ready = [(not self._is_prepared(m), m.ready_at, m.registered.node) for m in spare if m.ready_at is not None]
+        return [name for *_, name in sorted(ready)]
 
     def _close_incident(self, verdict: str, *, now: float, timings_ms: dict[str, float] | None = None) -> list[Action]:
         incident, self._incident = self._incident, None
@@ -687,14 +697,25 @@ class Job:
         if all(node in self._succeeded for node in nodes):
             return self._finish(Outcome(0, "every worker ended with 0"), now=now)
         ready = self._spares()
-        if not ready or len(nodes) >= self.rules.max_nodes or self._succeeded:
+        if not ready or len(nodes) >= self.rules.max_nodes or self._succeeded or self._incident is not None:
             self._grow_at = None
             return []
+        if Strategy.ELASTIC_TRAINING in self.rules.strategies and self._can_take_in():
+            return self._take_in(nodes, [name for name in ready if self._is_prepared(self.members[name])], now=now)
         if self._grow_at is None:
             self._grow_at = now + self.rules.last_call_s
         if now < self._grow_at:
             return []
         return self._resize(f"{', '.join(sorted(ready))} joined", now=now) + self._advance(now=now)
+
+    def _take_in(self, nodes: list[str], prepared: list[str], *, now: float) -> list[Action]:
+        """The world with more nodes; nobody is stopped for it, and nobody waits for processes to start."""
+        newcomers = prepared[: self.rules.max_nodes - len(nodes)]
+        if not newcomers:
+            return []
+        plan = Plan(Strategy.ELASTIC_TRAINING, f"{len(nodes)} of {self.rules.max_nodes} nodes were training")
+        opened = self._open_incident(f"{', '.join(sorted(newcomers))} joined", plan, now=now)
+        return [*opened, *self._publish_repair(self._places([*nodes, *newcomers]))]
 
     def _finish(self, outcome: Outcome, *, now: float) -> list[Action]:
         self.phase = Phase.FINISHED
@@ -724,7 +745,7 @@ class Job:
         if self.phase is Phase.GATHERING or self.world is None:
             return Stop(self.generation, "no world exists") if busy else None
         if not self._is_current(member):
-            return Stop(self.generation, "this node has no place in the world") if busy else None
+            return Stop(self.generation, "this node has no place in the world") if busy else self._preparation(member)
         if status.generation >= self.generation:
             return None
         if self.world.repairs and status.phase in (NodePhase.RUNNING, NodePhase.BROKEN, NodePhase.READY):
@@ -732,6 +753,13 @@ class Job:
         if busy:
             return Stop(self.generation - 1, "a newer generation exists")
         return Run(self.world) if status.phase is NodePhase.READY else None
+
+    def _preparation(self, member: Member) -> Order | None:
+        """A spare's processes wait at their loop, so that nobody waits for them when they are needed."""
+        if self.phase is not Phase.RUNNING or member.ready_at is None or self._is_prepared(member):
+            return None
+        assert self.world is not None, "a running job has a world"
+        return Prepare(self.world) if self.rules.max_spares and self._can_take_in() else None
 
     def _remind(self, member: Member) -> list[Action]:
         order = self._wish(member)
@@ -745,6 +773,15 @@ class Job:
     def _is_current(self, member: Member) -> bool:
         """Whether this incarnation of the node has a place in the current world."""
         return member.placed_in == self.generation
+
+    def _is_prepared(self, member: Member) -> bool:
+        return member.status.parked >= member.registered.num_workers
+
+    def _can_take_in(self) -> bool:
+        """Whether the workers of this world can be told to join another one with nodes that are new to it."""
+        taking_in = {Strategy.RECOVER, Strategy.ELASTIC_TRAINING} & set(self.rules.strategies)
+        placed = [self.members[p.node] for p in self.world.placements if p.node in self.members] if self.world else []
+        return bool(taking_in and placed) and all(member.status.attached for member in placed)
 
     def _not_stopped(self) -> list[str]:
         """Nodes that may still have live workers."""

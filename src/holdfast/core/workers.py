@@ -21,6 +21,7 @@ from holdfast.core.ids import (
     Order,
     Outcome,
     Placement,
+    Prepare,
     Run,
     StepFault,
     Stop,
@@ -69,6 +70,13 @@ class WorkerAttached:
     """A worker uses the SDK."""
 
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """So many processes wait at their loop for a rank."""
+
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,7 @@ Event = (
     | WorkerStarted
     | LaunchFailed
     | WorkerAttached
+    | Parked
     | StepFailed
     | WorkerRaised
     | StepCommitted
@@ -167,6 +176,13 @@ class Launch:
     local_ranks: tuple[int, ...]
     with_store: bool = False
     """Serve the store through which the ranks of this world, and of those that repair it, find each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Start a process for each local rank that this node would have, up to its loop."""
+
+    world: World
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +236,7 @@ class Exit:
     outcome: Outcome | None
 
 
-Action = Launch | Invite | Forward | Kill | Sweep | Report | ReviveMaster | Exit
+Action = Launch | Park | Invite | Forward | Kill | Sweep | Report | ReviveMaster | Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +270,7 @@ class WorkerGroup:
         self._timings_ms: dict[str, float] = {}
         self._dying: dict[int, float] = {}
         """Local ranks whose script has raised, with when they are killed if they have not ended by then."""
+        self._parked = 0
         self._any_ended = False
         self._store_generation = 0
         self._world: World | None = None
@@ -277,6 +294,9 @@ class WorkerGroup:
         match event:
             case OrderReceived(order=Run(world=world)):
                 return self._run(world, now=now)
+            case OrderReceived(order=Prepare(world=world)):
+                idle = self.phase is NodePhase.READY and self._exit_with is None and self._end_job is None
+                return [Park(world)] if idle else []
             case OrderReceived(order=Stop() as stop):
                 return self._obey_stop(stop, now=now)
             case OrderReceived(order=Finish(outcome=outcome)):
@@ -292,6 +312,9 @@ class WorkerGroup:
                 return self._note_exit(event, now=now)
             case WorkerAttached():
                 return self._note_attached(event.pid, now=now)
+            case Parked():
+                self._parked = event.count
+                return [self._report(now=now)] if self.phase is NodePhase.READY else []
             case StepFailed():
                 return self._note_fault(event, now=now)
             case WorkerRaised():
@@ -331,6 +354,7 @@ class WorkerGroup:
             tuple(self._faults),
             min(self._committed.values()) if len(self._committed) == len(self._pids()) > 0 else 0,
             self._timings_ms,
+            self._parked,
         )
 
     # --- orders -----------------------------------------------------------------------------------------------
@@ -351,7 +375,7 @@ class WorkerGroup:
         self._failures, self._faults, self._timings_ms, self._reason = [], [], {}, ""
         if not repairs:
             self._alive, self._pending, self._attached, self._committed = {}, set(), set(), {}
-            self._any_ended, self._store_generation = False, world.generation
+            self._any_ended, self._store_generation = False, 0
         missing = tuple(
             local for local in range(placement.num_workers) if local not in self._alive and local not in self._pending
         )
@@ -359,8 +383,11 @@ class WorkerGroup:
         actions: list[Action] = [
             self._invite(local, pid) for local, pid in self._alive.items() if pid in self._attached
         ]
-        if missing:
-            actions.append(Launch(world, placement, missing, not repairs and placement.group_rank == 0))
+        needs_store = placement.group_rank == 0 and not self._store_generation
+        if needs_store:
+            self._store_generation = world.generation
+        if missing or needs_store:
+            actions.append(Launch(world, placement, missing, needs_store))
         return actions
 
     def _obey_stop(self, stop: Stop, *, now: float) -> list[Action]:

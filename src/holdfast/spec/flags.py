@@ -163,7 +163,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         name="--recover-strategy",
         group=FAILURE,
-        default="retry,recover-in-place,recover",
+        default="retry,recover-in-place,recover,elastic-training",
         metavar="NAMES",
         variable=False,
         help="How faults may be repaired in scripts that use the SDK, in any order: retry, recover-in-place, recover, "

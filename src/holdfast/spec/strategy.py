@@ -17,6 +17,7 @@ class Strategy(StrEnum):
     RECOVER = "recover"
     """All processes of the other nodes live; another node takes the ranks of a lost one."""
     ELASTIC_TRAINING = "elastic-training"
+    """The other nodes go on as a smaller world, and it grows again when a node comes."""
     DUMP = "dump"
     EXIT = "exit"
     """Stop the workers; they start again from their own checkpoint while restarts are left."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from holdfast.core.ids import Address, Finish, NodeStatus, Order, Outcome, Run, Stop, World
+from holdfast.core.ids import Address, Finish, NodeStatus, Order, Outcome, Prepare, Run, Stop, World
 from holdfast.errors import ProtocolError
 
 PROTOCOL = 1
@@ -71,6 +71,10 @@ class RunOrder(Message, frozen=True):
     world: World
 
 
+class PrepareOrder(Message, frozen=True):
+    world: World
+
+
 class StopOrder(Message, frozen=True):
     generation: int
     reason: str
@@ -87,7 +91,7 @@ class Happened(Message, frozen=True):
 
 
 FromAgent = Register | Reported
-FromMaster = Accepted | Denied | Ack | RunOrder | StopOrder | FinishOrder | Happened
+FromMaster = Accepted | Denied | Ack | RunOrder | PrepareOrder | StopOrder | FinishOrder | Happened
 
 _encoder = msgspec.msgpack.Encoder()
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
@@ -118,16 +122,20 @@ def order_message(order: Order) -> Message:
     match order:
         case Run():
             return RunOrder(order.world)
+        case Prepare():
+            return PrepareOrder(order.world)
         case Stop():
             return StopOrder(order.generation, order.reason)
         case Finish():
             return FinishOrder(order.outcome)
 
 
-def message_order(message: RunOrder | StopOrder | FinishOrder) -> Order:
+def message_order(message: RunOrder | PrepareOrder | StopOrder | FinishOrder) -> Order:
     match message:
         case RunOrder():
             return Run(message.world)
+        case PrepareOrder():
+            return Prepare(message.world)
         case StopOrder():
             return Stop(message.generation, message.reason)
         case FinishOrder():

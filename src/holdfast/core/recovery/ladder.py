@@ -55,7 +55,7 @@ def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
 def _objection(strategy: Strategy, situation: Situation) -> str:
     if strategy is Strategy.EXIT:
         return ""
-    if strategy in (Strategy.ELASTIC_TRAINING, Strategy.DUMP):
+    if strategy is Strategy.DUMP:
         return "not available yet"
     if not situation.all_attached:
         return "not every worker uses the SDK"
@@ -67,10 +67,12 @@ def _objection(strategy: Strategy, situation: Situation) -> str:
         return f"{_count(situation.num_lost)} lost"
     if strategy is Strategy.RECOVER_IN_PLACE and situation.nodes_lost:
         return f"{situation.nodes_lost} node{'s' * (situation.nodes_lost != 1)} lost"
-    if strategy is Strategy.RECOVER and not situation.nodes_lost:
+    if strategy in (Strategy.RECOVER, Strategy.ELASTIC_TRAINING) and not situation.nodes_lost:
         return "no node is lost"
     if strategy is Strategy.RECOVER and situation.enough_nodes:
         return f"no spare node, and {situation.enough_nodes} are enough to go on"
+    if strategy is Strategy.ELASTIC_TRAINING and not situation.enough_nodes:
+        return "too few nodes are left"
     return ""
 
 
@@ -80,6 +82,8 @@ def _grounds(strategy: Strategy, situation: Situation) -> str:
             return "no process is lost"
         case Strategy.RECOVER_IN_PLACE | Strategy.RECOVER:
             return f"{_count(situation.num_alive)} alive to take the state from"
+        case Strategy.ELASTIC_TRAINING:
+            return f"{_count(situation.num_alive)} alive to go on with the same global batch"
     return "nothing finer applies"
 
 
