@@ -8,7 +8,7 @@ import pytest
 from driving import Master, failure, orders, rules, tales
 
 from holdfast.core import job
-from holdfast.core.ids import NodePhase, Run, StepFault, WorkerFailure
+from holdfast.core.ids import NodePhase, Prepare, Run, StepFault, WorkerFailure
 from holdfast.core.job import MAX_IN_A_ROW
 from holdfast.core.story import IncidentClosed, IncidentOpened, JobFinished
 from holdfast.spec.strategy import Strategy
@@ -215,10 +215,93 @@ def test_the_loss_of_all_holders_of_the_state_is_a_restart(attached: bool):
     assert master.job.phase is not job.Phase.RUNNING or master.job.restart_count > 0
 
 
-def test_enough_nodes_without_a_spare_start_again_rather_than_wait():
-    master = Master(rules(min_nodes=1, max_nodes=2, strategies=tuple(Strategy), lease_s=1000.0))
-    master.form("a", "b")
-    for node in ("a", "b"):
-        master.report(node, RUNNING, 1, pids=PIDS, attached=True, committed=1)
+# --- smaller and larger worlds --------------------------------------------------------------------------------
+
+WITHOUT_ELASTIC = tuple(strategy for strategy in Strategy if strategy is not Strategy.ELASTIC_TRAINING)
+
+
+def elastic(*nodes: str, strategies: tuple[Strategy, ...] = tuple(Strategy), attached: bool = True) -> Master:
+    master = Master(rules(min_nodes=1, max_nodes=3, strategies=strategies, lease_s=1000.0))
+    master.form(*nodes)
+    train(master, *nodes, attached=attached)
+    return master
+
+
+def train(master: Master, *nodes: str, attached: bool = True) -> list[job.Action]:
+    generation = master.job.generation
+    done = [
+        master.report(node, RUNNING, generation, pids=PIDS, attached=attached, committed=generation) for node in nodes
+    ]
+    return [action for actions in done for action in actions]
+
+
+def park(master: Master, node: str, count: int = len(PIDS)) -> list[job.Action]:
+    return master.report(node, NodePhase.READY, 0, parked=count)
+
+
+def test_enough_nodes_without_a_spare_go_on_at_once_as_a_smaller_world():
+    master = elastic("a", "b", "c")
+    actions = die(master, "b")
+    assert [tale.strategy for tale in tales(actions, IncidentOpened)] == ["elastic-training"]
+    assert placed(actions, "a") == placed(actions, "c") == {"a": 0, "c": 2}
+    assert tales(train(master, "a", "c"), IncidentClosed)[0].verdict == "repaired"
+    actions = die(master, "a")
+    assert placed(actions, "c") == {"c": 0}
+    assert orders(actions)["c"].world.store.host == "host-c", "the first node serves the store"
+    assert tales(train(master, "c"), IncidentClosed)[0].verdict == "repaired"
+    assert master.job.restart_count == 0
+
+
+@pytest.mark.parametrize(("strategies", "attached"), [(WITHOUT_ELASTIC, True), (tuple(Strategy), False)])
+def test_where_workers_cannot_go_on_in_a_smaller_world_they_start_again(
+    strategies: tuple[Strategy, ...], attached: bool
+):
+    master = elastic("a", "b", "c", strategies=strategies, attached=attached)
     assert tales(die(master, "b"), IncidentOpened) == []
+    assert master.job.phase is job.Phase.STOPPING
+
+
+def test_a_node_that_leaves_is_not_waited_for():
+    master = elastic("a", "b", "c")
+    actions = master.report("b", NodePhase.LEAVING, 1, pids=PIDS, reason="SIGTERM received on b")
+    assert placed(actions, "a") == {"a": 0, "c": 2}
+    assert not tales(master.report("b", NodePhase.LEFT, 1, reason="SIGTERM received on b"), IncidentOpened)
+
+
+def test_a_spare_gets_the_ranks_of_a_node_that_leaves_when_its_workers_are_gone():
+    master = two_nodes("c")
+    actions = master.report("b", NodePhase.LEAVING, 1, pids=PIDS, reason="SIGTERM received on b")
+    assert [tale.strategy for tale in tales(actions, IncidentOpened)] == ["recover"]
+    assert not orders(actions)
+    assert placed(master.report("b", NodePhase.LEFT, 1, reason="SIGTERM received on b"), "a") == {"a": 0, "c": 2}
+
+
+def test_a_node_that_comes_is_prepared_and_then_taken_in_without_a_restart():
+    master = elastic("a", "b")
+    master.join("c")
+    order = orders(master.report("c", NodePhase.READY, 0))["c"]
+    assert isinstance(order, Prepare)
+    assert not orders(park(master, "c", 1)).keys() & {"a", "b"}, "nobody waits for what is not there yet"
+    actions = park(master, "c")
+    assert [tale.symptom for tale in tales(actions, IncidentOpened)] == ["c joined"]
+    assert placed(actions, "a") == placed(actions, "c") == {"a": 0, "b": 2, "c": 4}
+    assert tales(train(master, "a", "b", "c"), IncidentClosed)[0].verdict == "repaired"
+    assert master.job.restart_count == 0
+
+
+def test_who_comes_during_a_repair_is_taken_in_after_it():
+    master = elastic("a", "b", "c")
+    die(master, "b")
+    master.join("d")
+    assert not orders(park(master, "d")).keys() & {"a", "c"}
+    actions = train(master, "a", "c")
+    assert [tale.verdict for tale in tales(actions, IncidentClosed)] == ["repaired"]
+    assert placed(actions, "a") == {"a": 0, "c": 2, "d": 4}
+
+
+def test_a_node_that_comes_to_workers_without_the_sdk_makes_them_start_again():
+    master = elastic("a", "b", attached=False)
+    assert not orders(master.join("c")).get("c")
+    master.now += master.job.rules.last_call_s
+    master.handle(job.TimePassed())
     assert master.job.phase is job.Phase.STOPPING

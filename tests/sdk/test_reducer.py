@@ -50,7 +50,7 @@ def test_gradients_count_for_the_ranks_share(model: nn.Module, bucket_bytes: int
     inputs = torch.rand(6, 4)
     expected = reference(model, inputs)
     net = wrap(model)
-    net.share = 0.25
+    net.set_share(0.25)
     for set_to_none in (True, False, True):
         model.zero_grad(set_to_none=set_to_none)
         net(inputs).sum().backward()

@@ -91,8 +91,8 @@ class Crew:
         self._launch = action
         self._standbys_for, self._num_standbys = (action.world, action.placement), self._spec.standby
         if not action.world.repairs:
-            for pid in self._seats.parked:
-                kill_worker(pid)
+            for parked in self._seats.parked:
+                kill_worker(parked)
         rest: list[int] = []
         for local_rank in action.local_ranks:
             pid = self._seats.promote(local_rank) if action.world.repairs else None

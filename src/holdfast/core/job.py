@@ -469,8 +469,8 @@ class Job:
 
     # --- a lost node ------------------------------------------------------------------------------------------
 
-    def _face_loss(self, node: str, symptom: str, *, now: float) -> list[Action]:
-        """Another node takes the ranks of a lost one, if its peers can wait for that; else all start again."""
+    def _face_loss(self, node: str, symptom: str, *, now: float, leaving: bool = False) -> list[Action]:
+        """Another node takes the ranks of a lost one, or the others go on without it; else all start again."""
         assert self.world is not None, "a running job has a world"
         self._settle_until = None
         self._vacant.add(node)
@@ -489,7 +489,7 @@ class Job:
         plan = choose(situation, allowed=self.rules.strategies)
         if plan.strategy is Strategy.EXIT:
             self._vacant, self._vacant_until = set(), None
-            return self._fail(symptom, now=now)
+            return self._resize(symptom, now=now) if leaving else self._fail(symptom, now=now)
         opened = self._open_incident(symptom, plan, now=now)
         if plan.strategy is Strategy.ELASTIC_TRAINING:
             self._vacant, self._vacant_until = set(), None
@@ -504,6 +504,9 @@ class Job:
     def _fill(self, *, now: float) -> list[Action]:
         """Give the ranks of lost nodes to nodes that are ready, all at once."""
         assert self.world is not None, "a running job has a world"
+        if any(name in self._vacant and _is_leaving(member) for name, member in self.members.items()):
+            # Nobody gets its ranks before its workers are gone.
+            return []
         spares = self._spares()
         placements: list[Placement] = []
         for placement in self.world.placements:
@@ -530,7 +533,7 @@ class Job:
         return Address(*self.rules.store) if self.rules.store is not None else first
 
     def _spares(self) -> list[str]:
-        """Nodes that are ready and have no place in the world: first those that are prepared, the longest ready first."""
+        """Nodes that are ready and have no place in the world; prepared ones first, then the longest ready."""
         spare = [member for member in self.members.values() if not self._is_current(member)]
         ready = [(not self._is_prepared(m), m.ready_at, m.registered.node) for m in spare if m.ready_at is not None]
         return [name for *_, name in sorted(ready)]
@@ -592,7 +595,7 @@ class Job:
         return self._stop(reason, then=Outcome(exit_code, reason), now=now)
 
     def _let_go(self, member: Member, *, now: float) -> list[Action]:
-        """A node is on its way out; nobody gets its ranks before its workers are gone."""
+        """A node is on its way out."""
         node, reason = member.registered.node, member.status.reason
         held = self.phase is Phase.RUNNING and self._is_current(member) and node not in self._succeeded
         actions: list[Action] = []
@@ -600,7 +603,9 @@ class Job:
             del self.members[node]
             self._leases.drop(node)
             actions.append(Tale(NodeLost(node, reason)))
-        return actions + self._resize(f"node {node} left: {reason}", now=now) if held else actions
+        if not held or node in self._vacant:
+            return actions
+        return actions + self._face_loss(node, f"node {node} left: {reason}", now=now, leaving=True)
 
     def _fail(self, symptom: str, *, now: float, restartable: bool = True) -> list[Action]:
         """The current generation cannot go on; another one follows if the budget allows it."""
@@ -798,6 +803,10 @@ class Job:
             registered.wanted_rank,
             member.previous_rank,
         )
+
+
+def _is_leaving(member: Member) -> bool:
+    return member.status.phase in (NodePhase.LEAVING, NodePhase.LEFT)
 
 
 def _is_idle(member: Member, generation: int) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from holdfast.errors import SpecError
 
 BUCKET_BYTES = 8 << 20
 """Large enough to amortise a collective, small enough to overlap with the rest of the backward pass."""
@@ -85,15 +87,20 @@ class Bucket:
 
 
 class DataParallel(nn.Module):
-    """A model whose gradients are averaged over all ranks when `backward()` returns."""
+    """A model whose gradients are averaged over all ranks, or summed, when `backward()` returns."""
 
-    def __init__(self, module: nn.Module, *, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, module: nn.Module, *, loss: Literal["mean", "sum"] = "mean", check: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
+        if loss not in ("mean", "sum"):
+            raise SpecError("data_parallel(loss=)", loss, "it must be 'mean' or 'sum'")
+        self._is_mean = loss == "mean"
         self.module = module
         self._check = check
         """Raises when the world of the collectives is over."""
-        self.share = 1.0
-        """This rank's part of the global batch: its gradients count for that much."""
+        self._share = 1.0
+        """This rank's part of the global batch: its gradients count for that much, if its loss is a mean."""
         self._buckets = [Bucket(parameters) for parameters in _split(module)]
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._buffers_of = LiveBuffers(module)
@@ -104,6 +111,10 @@ class DataParallel(nn.Module):
         self._sync = True
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(self._note_gradient)  # type: ignore[no-untyped-call]
+
+    def set_share(self, share: float) -> None:
+        """Say which part of the global batch this rank has."""
+        self._share = share if self._is_mean else 1.0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the module takes and gives
         return self.module(*args, **kwargs)
@@ -132,7 +143,7 @@ class DataParallel(nn.Module):
         if not self._armed:
             self._armed = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
-        self._bucket_of[parameter].take(parameter, share=self.share)
+        self._bucket_of[parameter].take(parameter, share=self._share)
         # In one order on every rank, whatever order autograd takes: collectives are matched by order.
         while self._next < len(self._buckets) and not self._buckets[self._next].waits_for:
             self._reduce_next()
@@ -140,7 +151,7 @@ class DataParallel(nn.Module):
     def _reduce_next(self) -> None:
         bucket = self._buckets[self._next]
         self._next += 1
-        bucket.complete(share=self.share)
+        bucket.complete(share=self._share)
         self._works.append(dist.all_reduce(bucket.flat, async_op=True))
 
     def _finish(self) -> None:

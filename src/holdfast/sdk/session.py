@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -202,9 +202,9 @@ class Run:
         self._data = data
         return data
 
-    def data_parallel(self, module: nn.Module) -> DataParallel:
-        """`module` with gradients averaged over all ranks."""
-        net = DataParallel(module, check=self._check_world)
+    def data_parallel(self, module: nn.Module, *, loss: Literal["mean", "sum"] = "mean") -> DataParallel:
+        """`module` with gradients averaged over all ranks, or summed if the loss is a sum over samples."""
+        net = DataParallel(module, loss=loss, check=self._check_world)
         self._nets.append(net)
         return net
 
@@ -355,7 +355,7 @@ class Run:
             share = self._data.share(step.number, rank=self.rank, size=self.world_size)
         self._is_updating = False
         for net in self._nets:
-            net.share = share
+            net.set_share(share)
         seed_all(derive(self._seed, step.number, self.rank))
         return function(step)
 
