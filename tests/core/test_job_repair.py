@@ -91,6 +91,7 @@ def test_the_same_fault_at_the_same_step_is_the_scripts_own(
         (failure(0, error="ValueError: bug", step=5), failure(0, error="ValueError: bug", step=6)),
         (failure(0, error="ValueError: bug", step=5), failure(0, error="ValueError: other", step=5)),
         (crash(0, step=5), crash(1, step=5)),
+        (crash(1, step=0), crash(1, step=0)),
         (crash(0, step=5, number=9, error="hung: a\n  x"), crash(1, step=5, number=9, error="hung: b\n  x")),
         (crash(0, step=5, number=9, error=""), crash(0, step=5, number=9, error="")),
     ],

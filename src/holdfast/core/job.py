@@ -823,13 +823,14 @@ def _describe(fault: StepFault | None) -> str:
 def _signature(root: WorkerFailure | None, fault: StepFault | None) -> tuple[int, str] | None:
     """What would make a second fault the same as the first: the step, and the exception's own words.
 
-    A bug raises on whichever rank comes to it first; a crash or a hang is the same only on the same rank.
+    A bug raises on whichever rank comes to it first; a crash or a hang is the same only on the same rank. A newcomer
+    shows step 0 until it comes to a step, so a crash there is not known to be at a step at all.
     """
     if root is not None and root.error:
         step = -1 if root.step is None else root.step
         if classify(root).kind is FaultKind.EXCEPTION:
             return step, root.error.strip().splitlines()[-1]
-        return step, f"rank {root.rank} {classify(root).evidence}"
+        return (step, f"rank {root.rank} {classify(root).evidence}") if step > 0 else None
     if root is None and fault is not None and fault.kind != "communication":
         return fault.step, fault.error.strip().splitlines()[-1] if fault.error.strip() else fault.kind
     return None
