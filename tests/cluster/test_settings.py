@@ -70,6 +70,20 @@ def test_an_id_is_free_at_once_when_its_holder_is_dead_and_a_scheduler_keeps_its
         assert "here: none; 1 missing; servers missing: 1" in process.err
 
 
+def test_without_a_window_the_last_to_come_wins_and_the_other_ends(cluster: StartCluster, tmp_path: Path) -> None:
+    it = cluster(
+        1, MS_SERVER_NUM=1, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path, HOLDFAST_REJECTION_WINDOW=0, **QUICK
+    )
+    it.scheduler()
+    first = it.server(0)
+    first.wait_for_output("0 of 1 nodes are here", within_s=START_S)
+    second = it.server(0)
+    assert first.wait(within_s=START_S) != 0
+    assert f"pid {second.pid} on " in first.err
+    assert "has taken node id '0'" in first.err
+    assert second.process.poll() is None
+
+
 def test_a_rank_table_goes_by_the_addresses_that_workers_were_given(cluster: StartCluster, tmp_path: Path) -> None:
     table = tmp_path / "table.json"
     servers = [{"server_id": f"127.0.0.{n}", "device": [{"rank_id": str(3 - n)}]} for n in (2, 3)]

@@ -58,6 +58,11 @@ def test_settings_that_differ_are_refused_each_with_both_values():
     assert not refusals(come(master, "0", agreed={"WORKERS": "2", "TIMEOUT": "30", "SAME": "1"}))
 
 
+def test_who_has_no_address_is_refused():
+    refused = refusals(come(Master(cluster()), "0", address="somewhere"))[0]
+    assert refused.reason == "'somewhere' is not an address, and ranks follow from addresses"
+
+
 # --- ranks ----------------------------------------------------------------------------------------------------
 
 

@@ -227,7 +227,8 @@ class Link:
 
     def _await_answer(self) -> None:
         """Hang up when the oldest question that is still open has not been answered in time."""
-        assert self._patience is not None, "a conversation is going on"
+        if self._patience is None or self._patience.expired():
+            return
         oldest = next(iter(self._sent_at.values()), math.inf)
         until = oldest + self._manners.answer_s
         self._patience.reschedule(until if until < math.inf else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ def object_to_settings(newcomer: NodeRegistered, rules: JobRules) -> str:
     if newcomer.nodes != (rules.min_nodes, rules.max_nodes):
         ours, theirs = f"{rules.min_nodes}:{rules.max_nodes}", f"{newcomer.nodes[0]}:{newcomer.nodes[1]}"
         return f"this job was started with --nnodes {ours}, this node with --nnodes {theirs}"
+    if rules.by_address and not _is_address(newcomer.store.host):
+        return f"{newcomer.store.host!r} is not an address, and ranks follow from addresses"
     return ""
 
 
@@ -56,3 +59,11 @@ def object_to_number(newcomer: NodeRegistered, others: Iterable[NodeRegistered],
         full = f"{len(others)} {'servers' if serves else 'nodes'} have joined already"
         return (full, rules.lease_s) if spares else (f"{full}, and this is one too many", None)
     return "", None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
