@@ -245,3 +245,14 @@ def test_with_recovery_a_lost_server_is_replaced_and_training_does_not_notice(na
     come(master, name, nonce="new", status=READY)
     assert master.job.world.servers == ("server-a", name)
     assert master.job.generation == 1
+
+
+def test_servers_keep_their_ranks_when_all_workers_start_again():
+    master = formed(max_restarts=1)
+    master.handle(job.AgentDied("server-a", "server-a", "its pid is gone"))
+    come(master, "server-z", nonce="new")
+    assert master.job.world.servers == ("server-z", "server-b")
+    master.handle(job.AgentDied("0", "0", "its pid is gone"))
+    come(master, "0", nonce="new")
+    assert master.job.generation == 2
+    assert master.job.world.servers == ("server-z", "server-b")

@@ -13,7 +13,7 @@ import threading
 from typing import NoReturn
 
 from holdfast.agent.link import Identity, Link, Note, Waited
-from holdfast.cluster.network import manners_of, use_own_address
+from holdfast.cluster.addresses import manners_of, use_own_address
 from holdfast.cluster.rules import rules_of
 from holdfast.cluster.voice import Voice
 from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Outcome, Run

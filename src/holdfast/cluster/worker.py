@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from holdfast.agent.link import Identity, Link, Note, Waited
-from holdfast.cluster.network import manners_of, use_own_address
+from holdfast.cluster.addresses import manners_of, use_own_address
 from holdfast.cluster.rules import rules_of
 from holdfast.cluster.voice import Voice
 from holdfast.core import workers as core

@@ -682,6 +682,10 @@ class Job:
         self.waiting_reason = decision.reason
         return [Tale(Waiting(decision.reason))]
 
+    def _seat_servers(self) -> tuple[str, ...]:
+        servers = [self._candidate(member) for member in self._members(is_server=True)]
+        return tuple(server.node for server in choose(servers, self.rules.num_servers, rules=self.rules))
+
     def _await_servers(self, decision: Decision) -> Decision:
         here, expected = len(self._members(is_server=True)), self.rules.num_servers
         if here >= expected:
@@ -709,14 +713,9 @@ class Job:
         ignored = ""
         if self.rules.rank_table:
             members, ignored = seat_by_table(members, self.rules.rank_table)
-        servers = [self._candidate(member) for member in self._members(is_server=True)]
-        self.world = World(
-            self.generation,
-            self.restart_count,
-            place(members),
-            self._store_of(members[0].store),
-            servers=tuple(server.node for server in choose(servers, self.rules.num_servers, rules=self.rules)),
-        )
+        servers = self._seat_servers() if self.world is None else self.world.servers
+        store = self._store_of(members[0].store)
+        self.world = World(self.generation, self.restart_count, place(members), store, servers=servers)
         for placement in self.world.placements:
             member = self.members[placement.node]
             member.previous_rank, member.placed_in = placement.group_rank, self.generation

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from jobs import PYTHON
 
-from holdfast.cluster.network import GROUP_VARIABLES, use_own_address
+from holdfast.cluster.addresses import GROUP_VARIABLES, use_own_address
 from holdfast.errors import SpecError
 from holdfast.spec.cluster import load_cluster
 from holdfast.wire.identity import computer_id, machine_id
