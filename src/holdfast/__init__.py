@@ -13,16 +13,21 @@ from holdfast import faults
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from holdfast.sdk.session import Run, Step
 
 __all__ = ["Run", "Step", "__version__", "faults", "init"]
 
 
-def init() -> Run:
-    """Join the job around this process; a scheduler serves here and does not return; without a job, train alone."""
+def init(*, tls: str | PathLike[str] | None = None) -> Run:
+    """Join the job around this process; a scheduler serves here and does not return; without a job, train alone.
+
+    `tls` names the configuration of the secure channel; a job that was launched without TLS is then an error.
+    """
     from holdfast.cluster import roles
 
-    return roles.init()
+    return roles.init(tls=None if tls is None else str(tls))
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  the types of `init()`, for annotations

@@ -189,7 +189,8 @@ def test_without_heartbeats_the_dead_are_replaced_when_somebody_comes_for_their_
     come(master, "0")
     come(master, "1")
     train(master, "0", "1")
-    master.handle(job.AgentDied("1", "1", "its pid is gone"))
+    death = job.AgentDied("1", "1", "its pid is gone")
+    assert not job.changes_nothing(death, master.handle(death), rules=master.job.rules), "a restarted master knows it"
     assert job.Accept("1", "new") in come(master, "1", nonce="new")
     assert master.job.generation == 2
 

@@ -9,7 +9,7 @@ from driving import READY, Master, orders, ranks, refusals, registration, rules,
 
 from holdfast.core import job
 from holdfast.core.ids import Finish, NodePhase, NodeStatus, Run
-from holdfast.core.story import NodeJoined, Waiting, WorldFormed
+from holdfast.core.story import NodeJoined, NodeRefused, Waiting, WorldFormed
 
 
 def test_nodes_wait_until_there_are_enough_and_the_door_is_closed():
@@ -155,3 +155,13 @@ def test_a_node_that_still_stops_workers_is_waited_for():
     assert master.job.next_deadline() == 7.0
     master.wait(7.0)
     assert master.job.generation == 1
+
+
+def test_refusals_without_end_are_answered_but_not_told_without_end():
+    master = Master(sole_nonce="mine")
+    answers = [master.join(f"n{number}") for number in range(job.REFUSALS_TOLD + 5)]
+    assert all(refusals(actions) for actions in answers)
+    assert len([1 for actions in answers if tales(actions, NodeRefused)]) == job.REFUSALS_TOLD
+    assert job.changes_nothing(registration("n"), answers[-1], rules=master.job.rules)
+    master.now = job.REFUSALS_WINDOW_S + 1.0
+    assert tales(master.join("late"), NodeRefused) != []

@@ -20,6 +20,7 @@ print("ready", os.environ["RANK"], flush=True)
 signal.sigwait({signal.SIGUSR1})
 """
 QUICK = ("--start-method", "spawn")
+NUM_READERS = 50
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,6 +64,19 @@ def test_a_running_job_answers_on_one_port(run_job: StartJob, script: Callable[.
         kill(pid, signal.SIGUSR1)
     rest = list(told)
     assert rest[-1]["kind"] == "job_finished", "the stream ends with the job"
+    assert job.wait() == 0
+
+
+def test_everybody_who_reads_along_hears_the_end(run_job: StartJob, script: Callable[..., Path]):
+    port = free_port()
+    job = run_job(*QUICK, "--rdzv-endpoint", f"127.0.0.1:{port}", script(WAIT_FOR_USR1))
+    job.wait_for_output("ready")
+    readers = [stream(port) for _ in range(NUM_READERS)]
+    for reader in readers:
+        next(reader)
+    for pid in job.wait_for_workers().values():
+        kill(pid, signal.SIGUSR1)
+    assert [list(reader)[-1]["kind"] for reader in readers] == ["job_finished"] * NUM_READERS
     assert job.wait() == 0
 
 

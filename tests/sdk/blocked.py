@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jobs import until
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast.core.ids import Address
+from holdfast.observe.beacon import Beacon
 from holdfast.sdk.groups import Group
+from holdfast.sdk.waits import take_over_waits
 
 WAIT_S = 60.0
 """What each wait would take if nobody ended it."""
@@ -55,6 +58,10 @@ class Victim:
         else:
             self.line.send(("returned", "", ""))
 
+    def tell_when_cut(self) -> None:
+        until(self.group.is_cut, within_s=WAIT_S, what="gloo has closed its connections")
+        self.line.send("cut")
+
 
 def in_constructor(line: Connection, port: int, generation: int = 1) -> None:
     victim = Victim(line, make_group(0, port, generation=generation))
@@ -65,6 +72,17 @@ def in_collective(line: Connection, port: int) -> None:
     victim = Victim(line, make_group(0, port))
     victim.group.build()
     victim.attempt(lambda: dist.all_reduce(torch.ones(8)))
+    victim.tell_when_cut()
+
+
+def in_forgotten_collective(line: Connection, port: int) -> None:
+    """One that nothing ends, as if its message had been forgotten; the group is taken for cut when told so."""
+    victim = Victim(line, make_group(0, port))
+    victim.group.build()
+    take_over_waits(Beacon(None), note=lambda: None, is_cut=victim.released.is_set, may_expire=True)
+    victim.attempt(lambda: dist.all_reduce(torch.ones(8)))
+    victim.group.drop()
+    line.send("left")
 
 
 def in_store(line: Connection, port: int) -> None:
@@ -72,6 +90,7 @@ def in_store(line: Connection, port: int) -> None:
     victim.group.build()
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
     victim.attempt(lambda: store.get("never"))
+    victim.tell_when_cut()
 
 
 def in_python(line: Connection, port: int) -> None:

@@ -100,6 +100,36 @@ def test_a_failed_attempt_leaves_nothing_behind(model: nn.Module):
 
 
 @pytest.mark.usefixtures("alone")
+def test_memory_of_a_reduction_that_was_given_up_is_not_used_again(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    given: list[torch.Tensor] = []
+
+    class Forgotten:
+        def wait(self) -> None:
+            raise RuntimeError("given up")
+
+        def is_completed(self) -> bool:
+            return False
+
+    def all_reduce(tensor: torch.Tensor, **_: object) -> Forgotten:
+        given.append(tensor)
+        return Forgotten()
+
+    inputs = torch.rand(6, 4)
+    expected = reference(model, inputs)
+    net = wrap(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(dist, "all_reduce", all_reduce)
+        with pytest.raises(RuntimeError, match="given up"):
+            net(inputs).sum().backward()
+    net.reset()
+    model.zero_grad()
+    net(inputs).sum().backward()
+    for late in given:
+        late.fill_(7.0)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(gradients(model), expected, strict=True))
+
+
+@pytest.mark.usefixtures("alone")
 def test_buffers_that_a_module_replaces_still_travel(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
     sent: list[torch.Tensor] = []
     broadcast = dist.broadcast

@@ -66,12 +66,20 @@ def begin_wait(start: Start, target: Callable[..., None]) -> Connection:
 
 
 @pytest.mark.parametrize("target", [blocked.in_collective, blocked.in_store], ids=["a collective", "the store"])
-def test_a_wait_for_a_silent_peer_ends(start: Start, target: Callable[..., None]) -> None:
+def test_a_wait_for_a_silent_peer_ends_and_every_connection_with_it(start: Start, target: Callable[..., None]) -> None:
     line = begin_wait(start, target)
     line.send("sever")
-    answers = [hear(line, within_s=PROMPT_S), hear(line, within_s=PROMPT_S)]
+    answers = [hear(line, within_s=PROMPT_S) for _ in range(3)]
     assert "severed" in answers
-    assert [answer[0] for answer in answers if answer != "severed"] == ["raised"]
+    assert "cut" in answers
+    assert [answer[0] for answer in answers if answer not in ("severed", "cut")] == ["raised"]
+
+
+def test_a_collective_that_gloo_never_ends_is_given_up_and_left(start: Start) -> None:
+    line = begin_wait(start, blocked.in_forgotten_collective)
+    line.send("release")
+    assert hear(line, within_s=PROMPT_S)[:2] == ("raised", "Severed")
+    assert hear(line, within_s=PROMPT_S) == "left"
 
 
 def test_the_wait_for_a_rank_that_never_comes_ends(start: Start) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.agent.channel import Channel
 from holdfast.agent.hosting import HostedMaster
 from holdfast.core.ids import Address
 from holdfast.errors import JobError
@@ -28,6 +29,7 @@ def host_master(
     *,
     nonce: str,
     journal: Path,
+    channel: Channel | None,
     on_death: Callable[[str], None],
     on_ruin: Callable[[JobError], None],
 ) -> Hosting | None:
@@ -43,6 +45,7 @@ def host_master(
         journal=journal,
         sole_nonce=nonce if spec.single else None,
         token=spec.token,
+        tls=None if channel is None else channel.serving(),
         on_death=on_death,
         on_ruin=on_ruin,
     )

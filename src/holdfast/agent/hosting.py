@@ -20,6 +20,7 @@ import msgspec
 from holdfast.core.budget import Budget
 from holdfast.errors import JobError
 from holdfast.spec.job import JobRules
+from holdfast.wire.tls import Credentials
 
 MAX_REVIVALS = 10
 REVIVAL_WINDOW_S = 60.0
@@ -36,6 +37,7 @@ class HostedMaster:
         journal: Path,
         sole_nonce: str | None,
         token: str | None,
+        tls: Credentials | None,
         on_death: Callable[[str], None],
         on_ruin: Callable[[JobError], None],
     ) -> None:
@@ -45,6 +47,7 @@ class HostedMaster:
             "journal": str(journal),
             "sole_nonce": sole_nonce,
             "token": token,
+            "tls": None if tls is None else msgspec.to_builtins(tls),
         }
         self._on_death = on_death
         self._on_ruin = on_ruin
@@ -79,7 +82,7 @@ class HostedMaster:
             self._process.kill()
 
     async def wait_until_gone(self, *, within_s: float) -> None:
-        """Let the master tell the other nodes that the job has ended; then end it."""
+        """Let the master tell others that the job has ended; then end it."""
         process = self._process
         self._process = None
         if process is None:

@@ -11,11 +11,13 @@ import math
 import os
 import random
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
+from holdfast.agent.handshake import find_mismatch, ssl_error
 from holdfast.core.backoff import Backoff
 from holdfast.core.ids import Address
 from holdfast.core.workers import Heard, OrderReceived, Report
@@ -42,6 +44,7 @@ from holdfast.wire.messages import (
     encode,
     message_order,
 )
+from holdfast.wire.tls import explain
 
 DIAL_TIMEOUT_S = 5.0
 """For one try: a host that drops packets must not hold up the next one for minutes."""
@@ -103,8 +106,10 @@ class Link:
         *,
         seen: Callable[[], int],
         manners: Manners | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._url = f"http://{address}{MEMBER_PATH}"
+        self._url = f"{'http' if tls is None else 'https'}://{address}{MEMBER_PATH}"
+        self._tls = tls
         self._address = address
         self._spec = spec
         self._identity = identity
@@ -138,7 +143,7 @@ class Link:
         attempt, since, said = 0, loop.time(), ""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=DIAL_TIMEOUT_S)
         local = (self._manners.local_ip, 0) if self._manners.local_ip else None
-        connector = aiohttp.TCPConnector(local_addr=local)
+        connector = aiohttp.TCPConnector(ssl=self._tls or True, local_addr=local)
         async with aiohttp.ClientSession(headers=self._headers(), timeout=timeout, connector=connector) as session:
             while True:
                 self._connected, must_wait = False, False
@@ -194,10 +199,17 @@ class Link:
                 await link.close()
         except aiohttp.WSServerHandshakeError as error:
             raise await self._refusal(session, error.status) from error
+        except (aiohttp.ClientError, OSError) as error:
+            # Later it cannot be how the job was set up, and a job that runs is not given up for a certificate.
+            if not self._ever_connected and (
+                reason := await find_mismatch(error, self._address, secure=self._tls is not None)
+            ):
+                raise Refused(reason) from error
+            raise
 
     async def _refusal(self, session: aiohttp.ClientSession, status: int) -> Refused:
         """Ask once more, plainly, for the reason that a failed upgrade does not carry."""
-        if status not in (401, 426):
+        if status not in (401, 403, 426):
             return Refused(f"{self._address} answers (HTTP {status}), but it is not a holdfast master")
         async with asyncio.timeout(DIAL_TIMEOUT_S), session.get(self._url) as response:
             return Refused(f"the master at {self._address} refused this node: {await response.text()}")
@@ -276,6 +288,8 @@ class Link:
 
 
 def _explain(error: Exception) -> str:
+    if (failure := ssl_error(error)) is not None:
+        return explain(failure, whose="its certificate")
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
         return os.strerror(number).lower() if number else str(error.os_error)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.addresses import bind_store, host_master
+from holdfast.agent.channel import Channel
 from holdfast.agent.console import Console
 from holdfast.agent.crew import Crew
 from holdfast.agent.hangs import kill_worker
@@ -35,7 +36,8 @@ from holdfast.wire.messages import Happened
 
 INBOX_SIZE = 10_000
 MASTER_LINGER_S = 10.0
-"""How long the node that hosts the master stays, so that the others hear how the job ended."""
+"""How long the node that hosts the master stays, so that other nodes, and whoever reads along, hear how the job
+ended; it is gone sooner if they have."""
 
 FLUSH_S = 0.5
 """For the last report to get out; a master that misses it learns the same from the closed connection."""
@@ -55,12 +57,14 @@ class Agent:
         self._run_dir = run_dir
         self._console = console
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
+        self._channel = None if spec.tls is None else Channel(spec.tls)
         self._store, store_address = bind_store(spec)
         self._ruin: JobError | None = None
         self._master = host_master(
             spec,
             nonce=nonce,
             journal=run_dir / "journal.db",
+            channel=self._channel,
             on_death=self._note_master_death,
             on_ruin=self._give_up,
         )
@@ -70,7 +74,14 @@ class Agent:
             now=self._now(),
         )
         identity = Identity(node, nonce, store_address.host or None, store_address.port)
-        self._link = Link(self._address, spec, identity, self._note_link, seen=lambda: self._seen_seq)
+        self._link = Link(
+            self._address,
+            spec,
+            identity,
+            self._note_link,
+            seen=lambda: self._seen_seq,
+            tls=None if self._channel is None else self._channel.dialling(),
+        )
         self._crew = Crew(
             spec, console=console, interpreter=interpreter, logs=run_dir, store=self._store, put=self._put
         )
@@ -96,10 +107,13 @@ class Agent:
         self._perform(core.Report(0, self._group.status()))
         try:
             async with asyncio.TaskGroup() as tasks:
-                linking = tasks.create_task(self._link.run())
+                serving = [tasks.create_task(self._link.run())]
+                if self._channel is not None:
+                    serving.append(tasks.create_task(self._channel.remind(self._warn)))
                 await self._drive()
                 await self._link.flush(within_s=FLUSH_S)
-                linking.cancel()
+                for task in serving:
+                    task.cancel()
         except* HoldfastError as group:
             raise _first(group) from None
         finally:
@@ -163,6 +177,9 @@ class Agent:
             case _:
                 self._put(note)
 
+    def _warn(self, text: str) -> None:
+        self._console.say(text, level="warning")
+
     def _note_master_death(self, reason: str) -> None:
         self._console.say(f"the master ended {reason}; it is started again from its journal", level="warning")
         self._put(core.Heard(self._now()))
@@ -197,8 +214,8 @@ class Agent:
 
     async def _leave(self) -> None:
         if self._master is not None:
-            others_wait = self.exit is not None and self.exit.outcome is not None and not self._spec.single
-            linger_s = MASTER_LINGER_S if others_wait else 0.0
+            job_ended = self.exit is not None and self.exit.outcome is not None
+            linger_s = MASTER_LINGER_S if job_ended else 0.0
             await self._master.hosted.wait_until_gone(within_s=linger_s)
         await self._crew.close()
         for leftover in self._run_dir.glob("journal.db*"):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.flags import Parser
 from holdfast.spec.load import token_from_environment
+from holdfast.spec.tls import CONFIG, FLAG, TlsSpec, find_tls
+from holdfast.wire.tls import check_peer, client_context, explain
 
 TIMEOUT_S = 10.0
 
@@ -25,8 +31,9 @@ def incidents(argv: Sequence[str]) -> int:
         "source", metavar="FILE|HOST:PORT", help="An events file (--events), or a running job's master."
     )
     parser.add_argument("--json", action="store_true", help="One JSON object per incident.")
+    parser.add_argument(FLAG, metavar="FILE", help=f"For a job with TLS: its configuration. {CONFIG} does the same.")
     args = parser.parse_args(argv)
-    found = collect(_read(args.source))
+    found = collect(_read(args.source, tls_config=args.tls_config))
     if args.json:
         sys.stdout.writelines(json.dumps(incident) + "\n" for incident in found)
     else:
@@ -80,19 +87,48 @@ def _render(incident: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(source: str) -> list[dict[str, Any]]:
+def _read(source: str, *, tls_config: str | None) -> list[dict[str, Any]]:
     path = Path(source)
     if path.is_file():
         return [json.loads(line) for line in path.read_text().splitlines() if line]
     host, colon, port = source.rpartition(":")
     if not colon or not port.isdecimal():
         raise JobError(f"{source!r} is neither a file nor HOST:PORT of a running job")
-    request = urllib.request.Request(f"http://{host}:{port}/api/story")
-    if token := token_from_environment():
-        request.add_header("Authorization", f"Bearer {token}")
+    tls, _ = find_tls(tls_config)
+    status, body = _fetch(Address(host.strip("[]"), int(port)), "/api/story", tls)
+    if status != HTTPStatus.OK:
+        raise JobError(f"the job at {source} refuses: {body.decode(errors='replace')}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            entries: list[dict[str, Any]] = json.load(response)
-    except (OSError, urllib.error.HTTPError, ValueError) as error:
-        raise JobError(f"no job answers at {source}: {error}") from error
+        entries: list[dict[str, Any]] = json.loads(body)
+    except ValueError as error:
+        raise JobError(f"what answers at {source} is not a job: {error}") from error
     return entries
+
+
+def _fetch(address: Address, path: str, tls: TlsSpec | None) -> tuple[int, bytes]:
+    token = token_from_environment()
+    try:
+        with contextlib.closing(_connect(address, tls)) as connection:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            response = connection.getresponse()
+            return response.status, response.read()
+    except ssl.SSLError as error:
+        reason = explain(error, whose="its certificate")
+        raise JobError(f"no secure channel to the job at {address}: {reason}") from error
+    except (OSError, HTTPException) as error:
+        from holdfast.agent.handshake import find_mismatch
+
+        mismatch = asyncio.run(find_mismatch(error, address, secure=tls is not None))
+        raise JobError(mismatch or f"no job answers at {address}: {error}") from error
+
+
+def _connect(address: Address, tls: TlsSpec | None) -> HTTPConnection:
+    if tls is None:
+        return HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
+    from holdfast.wire.certificates import open_client
+
+    credentials = open_client(tls).credentials
+    connection = HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=client_context(credentials))
+    connection.connect()
+    check_peer(connection.sock.getpeercert() or {}, host=address.host, revoked=credentials.revoked)
+    return connection

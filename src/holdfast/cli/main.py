@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from holdfast.agent.console import plain_error
+from holdfast.cli.cert import cert
 from holdfast.cli.explain import explain
 from holdfast.cli.incidents import incidents
 from holdfast.cli.run import run
@@ -21,6 +22,7 @@ commands:
   run        run a script on one or several nodes, with torchrun's flags, and keep it running
   incidents  show every repair of a job: what was seen, decided and done, and how long it took
   explain    show the settings of a cluster that forms itself, and which variable each comes from
+  cert       make certificates, so that a job can use TLS
 
   holdfast run --nproc-per-node 4 train.py
   holdfast run --nnodes 2 --rdzv-endpoint HOST:9601 --nproc-per-node 8 train.py   (on each node)
@@ -28,7 +30,7 @@ commands:
 'holdfast COMMAND --help' explains a command; 'holdfast --version' prints the version.
 """
 
-COMMANDS = {"run": run, "incidents": incidents, "explain": explain}
+COMMANDS = {"run": run, "incidents": incidents, "explain": explain, "cert": cert}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

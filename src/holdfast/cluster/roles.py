@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cluster.logs import redirect_output
 from holdfast.spec.cluster import Role, load_cluster
+from holdfast.spec.tls import require_tls
 from holdfast.spec.worker import WorkerSpec, load_worker
 
 if TYPE_CHECKING:
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from holdfast.spec.cluster import ClusterSpec
 
 
-def init() -> Run:
+def init(*, tls: str | None = None) -> Run:
     """Join the job around this process; a scheduler serves here and does not return; alone, train alone."""
     spec = load_worker()
-    cluster = load_cluster() if spec.agent is None else None
+    if spec.agent is not None and tls is not None:
+        require_tls(tls)
+    cluster = load_cluster(tls_config=tls) if spec.agent is None else None
     if cluster is None:
         from holdfast.sdk.session import Run
 

@@ -12,6 +12,8 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
+from holdfast.agent.channel import Channel
+from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
 from holdfast.errors import HoldfastError, SpecError
 from holdfast.master.main import MasterSettings, serve
@@ -26,13 +28,17 @@ def schedule(spec: ClusterSpec) -> NoReturn:
     listener = _listen(spec)
     # Each world has keys of its own in it, and its ranks need it only while they meet.
     store = dist.TCPStore(spec.host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    channel = None if spec.tls is None else Channel(spec.tls)
     with tempfile.TemporaryDirectory() as scratch:
         journal = Path(spec.recovery_path or scratch) / JOURNAL
         settings = MasterSettings(
-            rules=rules_of(spec, store=(spec.host, store.port)), listen_fd=listener.detach(), journal=str(journal)
+            rules=rules_of(spec, store=(spec.host, store.port)),
+            listen_fd=listener.detach(),
+            journal=str(journal),
+            tls=None if channel is None else channel.serving(),
         )
         try:
-            outcome = asyncio.run(serve(settings, tied=False))
+            outcome = asyncio.run(with_reminders(channel, serve(settings, tied=False)))
         except HoldfastError as error:
             sys.stderr.write(f"holdfast scheduler: {error}\n")
             raise SystemExit(error.exit_code) from None

@@ -12,8 +12,10 @@ import sys
 import threading
 from typing import NoReturn
 
+from holdfast.agent.channel import Channel
 from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.cluster.addresses import manners_of, use_own_address
+from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
 from holdfast.cluster.voice import Voice
 from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Outcome, Run
@@ -50,6 +52,7 @@ class Server:
             node_rank=spec.rank,
         )
         identity = Identity(self._name, secrets.token_hex(8), use_own_address(spec), 0, is_server=True)
+        self._channel = None if spec.tls is None else Channel(spec.tls)
         self._link = Link(
             Address(spec.host, spec.port),
             node,
@@ -57,6 +60,7 @@ class Server:
             self._note,
             seen=lambda: self._voice.seen,
             manners=manners_of(spec),
+            tls=None if self._channel is None else self._channel.dialling(),
         )
         threading.Thread(target=self._live, name="holdfast-node", daemon=True).start()
         with self._changed:
@@ -78,7 +82,7 @@ class Server:
 
     def _live(self) -> None:
         try:
-            asyncio.run(self._keep_in_touch())
+            asyncio.run(with_reminders(self._channel, self._keep_in_touch()))
         except HoldfastError as error:
             with self._changed:
                 self._trouble = str(error)

@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from holdfast.agent.channel import Channel
 from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.cluster.addresses import manners_of, use_own_address
+from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
 from holdfast.cluster.voice import Voice
 from holdfast.core import workers as core
@@ -58,6 +60,7 @@ class Line:
         self._group = core.WorkerGroup(group, now=time.monotonic())
         identity = Identity(spec.node_id, nonce, use_own_address(spec), 0)
         self._voice = Voice(spec.node_id)
+        self._channel = None if spec.tls is None else Channel(spec.tls)
         self._link = Link(
             Address(spec.host, spec.port),
             node,
@@ -65,6 +68,7 @@ class Line:
             self._note,
             seen=lambda: self._voice.seen,
             manners=manners_of(spec),
+            tls=None if self._channel is None else self._channel.dialling(),
         )
         threading.Thread(target=self._serve, name="holdfast-node", daemon=True).start()
         self._watch_exit()
@@ -104,7 +108,7 @@ class Line:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._live())
+            self._loop.run_until_complete(with_reminders(self._channel, self._live()))
         except HoldfastError as error:
             self._give_up(str(error))
 

@@ -58,6 +58,9 @@ from holdfast.spec.strategy import Strategy
 MAX_IN_A_ROW = 20
 """Repairs without a single committed step between them: what comes next would not hold either."""
 
+REFUSALS_TOLD, REFUSALS_WINDOW_S = 100, 3600.0
+"""So many refusals are told of in so long. All are answered, but a node that asks for ever must not fill the story."""
+
 SERVER_PREFIX = "server-"
 """In front of the id of every parameter server: they have the same numbers as workers."""
 
@@ -183,6 +186,15 @@ class Tale:
 Action = Accept | Refuse | Acknowledge | Tell | Tale
 
 
+def changes_nothing(event: Event, actions: list[Action], *, rules: JobRules) -> bool:
+    """Whether an event that led to these actions left the job as it was, so that it need not be durable: strangers can
+    cause any number of such events."""
+    if actions:
+        return all(isinstance(action, Refuse) for action in actions)
+    # Where nobody watches, a death is only remembered.
+    return isinstance(event, TimePassed) or (isinstance(event, AgentDied) and rules.heartbeat)
+
+
 # --- state ----------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +253,7 @@ class Job:
         self._committed: set[str] = set()
         self._pids: dict[str, tuple[int, ...]] = {}
         self._repairs = Budget(rules.max_repairs, window_s=rules.restart_window_s)
+        self._refusals = Budget(REFUSALS_TOLD, window_s=REFUSALS_WINDOW_S)
         self._settle_until: float | None = None
         self._last_signature: tuple[int, str] | None = None
         self._incident: IncidentOpened | None = None
@@ -313,10 +326,8 @@ class Job:
             return [Accept(event.node, event.nonce), *self._remind(holder)]
         reason, retry_after_s = self._objection(event, holder, now=now)
         if reason:
-            return [
-                Tale(NodeRefused(event.node, reason)),
-                Refuse(event.node, event.nonce, reason, retry_after_s),
-            ]
+            refusal = Refuse(event.node, event.nonce, reason, retry_after_s)
+            return [Tale(NodeRefused(event.node, reason)), refusal] if self._refusals.spend(now=now) else [refusal]
         actions = [] if holder is None else self._replace(holder, event, now=now)
         ready = event.status.phase is NodePhase.READY
         member = Member(event, event.status, ready_at=now if ready else None)

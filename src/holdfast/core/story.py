@@ -30,7 +30,7 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeRefused:
-    """A node asked to join and was told no."""
+    """A node asked to join and was told no. Where that happens without end, not all of it is told."""
 
     kind: ClassVar[str] = "node_refused"
     level: ClassVar[str] = "warning"

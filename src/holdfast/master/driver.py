@@ -157,8 +157,7 @@ class Driver:
         now, wall = self.now(), time.time()
         beat = isinstance(event, core.StatusReported) and self.job.is_old_news(event)
         actions = self.job.handle(event, now=now)
-        idle = isinstance(event, core.TimePassed) and not actions
-        if not beat and not idle:
+        if not beat and not core.changes_nothing(event, actions, rules=self.job.rules):
             self._journal.append(event, now=now, wall=wall)
         for action in actions:
             self._perform(action, now=now, wall=wall)

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from aiohttp import web
 
 from holdfast.core.ids import Outcome
 from holdfast.core.job import Job
 from holdfast.errors import HoldfastError
 from holdfast.master.driver import Driver
+from holdfast.master.port import listening
 from holdfast.master.server import make_app
 from holdfast.spec.job import JobRules
 from holdfast.stores.journal import Journal
+from holdfast.wire.tls import Credentials
 
 LINGER_S = 5.0
 """How long a finished master waits for its nodes to hang up; those that did not hear of the end then see it die."""
@@ -38,6 +39,7 @@ class MasterSettings:
     journal: str
     sole_nonce: str | None = None
     token: str | None = None
+    tls: Credentials | None = None
 
 
 async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | None:
@@ -52,14 +54,12 @@ async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Non
         )
         listener = socket.socket(fileno=settings.listen_fd)
         listener.setblocking(False)
-        runner = web.AppRunner(make_app(driver, token=settings.token), access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        await web.SockSite(runner, listener).start()
+        app = make_app(driver, token=settings.token, tls=settings.tls)
         orphaned = asyncio.Event()
         loop = asyncio.get_running_loop()
         if tied:
             loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
-        async with asyncio.TaskGroup() as tasks:
+        async with listening(app, listener, tls=settings.tls), asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(driver.run())
             ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
             alone = tasks.create_task(orphaned.wait())
@@ -100,4 +100,5 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The node waits for this process: not for the interpreter to tidy up too.
+    os._exit(main())

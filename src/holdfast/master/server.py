@@ -28,17 +28,24 @@ from holdfast.wire.messages import (
     encode,
     store_address,
 )
+from holdfast.wire.tls import Credentials, Revocations, is_revoked
 
 log = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT_S = 10.0
 """From the opening of a connection to its first message; then it is closed."""
+CLOSE_S = 2.0
+"""For the other side to agree that a connection is over; then it is cut."""
 MAX_STRANGERS = 1000
 """Addresses remembered so that each stranger is logged once."""
 
 
-def make_app(driver: Driver, *, token: str | None) -> web.Application:
-    app = web.Application(middlewares=[_require_token(token)], client_max_size=64 << 10)
+def make_app(driver: Driver, *, token: str | None, tls: Credentials | None = None) -> web.Application:
+    strangers = Strangers()
+    checks = [_require_token(token, strangers)]
+    if tls is not None:
+        checks.insert(0, _refuse_revoked(Revocations(tls), strangers))
+    app = web.Application(middlewares=checks, client_max_size=64 << 10)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/api/job", lambda request: _job(driver))
     app.router.add_get("/api/story", lambda request: _story(driver))
@@ -47,9 +54,33 @@ def make_app(driver: Driver, *, token: str | None) -> web.Application:
     return app
 
 
-def _require_token(token: str | None) -> Middleware:
-    strangers: set[str] = set()
+class Strangers:
+    """Logs each refused address once."""
 
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def note(self, request: web.Request, reason: str) -> None:
+        stranger = request.remote or "unknown"
+        if stranger not in self._known and len(self._known) < MAX_STRANGERS:
+            self._known.add(stranger)
+            log.warning("refused %s: %s", stranger, reason)
+
+
+def _refuse_revoked(revocations: Revocations, strangers: Strangers) -> Middleware:
+    """Here and not in the handshake, so that whoever is refused can be told why."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if is_revoked(request.get_extra_info("peercert") or {}, revocations.current()):
+            strangers.note(request, "its certificate is revoked")
+            raise web.HTTPForbidden(text="its certificate (client_cert_path) is revoked")
+        return await handler(request)
+
+    return check
+
+
+def _require_token(token: str | None, strangers: Strangers) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token is None or request.path == "/healthz":
@@ -57,10 +88,7 @@ def _require_token(token: str | None) -> Middleware:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if hmac.compare_digest(given.encode(), token.encode()):
             return await handler(request)
-        stranger = request.remote or "unknown"
-        if stranger not in strangers and len(strangers) < MAX_STRANGERS:
-            strangers.add(stranger)
-            log.warning("refused %s: %s token", stranger, "wrong" if given else "no")
+        strangers.note(request, f"{'wrong' if given else 'no'} token")
         reason = "the token is wrong" if given else "a token is needed"
         raise web.HTTPUnauthorized(text=f"{reason} (HOLDFAST_TOKEN or --token-file)")
 
@@ -106,7 +134,7 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
             f"this node is holdfast {version} (protocol {theirs}); install the same version on every node"
         )
         raise web.HTTPUpgradeRequired(text=text)
-    socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False, autoping=True)
+    socket = web.WebSocketResponse(timeout=CLOSE_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False, autoping=True)
     await socket.prepare(request)
     try:
         first = await asyncio.wait_for(socket.receive(), REGISTER_TIMEOUT_S)
@@ -144,7 +172,7 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
     finally:
         driver.detach(member)
         await socket.close()
-    if message.machine == machine_id() and await is_dead(message.pid):
+    if driver.job.outcome is None and message.machine == machine_id() and await is_dead(message.pid):
         evidence = f"its agent (pid {message.pid}) is dead"
         await driver.put(AgentDied(message.node, message.nonce, evidence))
     return socket

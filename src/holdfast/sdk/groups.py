@@ -62,9 +62,9 @@ def open_sockets() -> set[Socket]:
     return found
 
 
-def shut(sockets: set[Socket]) -> int:
-    """End those of `sockets` that still are what they were and are connected; how many that were."""
-    num_shut = 0
+def shut(sockets: set[Socket]) -> set[Socket]:
+    """End those of `sockets` that still are what they were and are connected, and return these."""
+    ended: set[Socket] = set()
     for fd, link in sorted(sockets):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{fd}") != link:
@@ -74,8 +74,8 @@ def shut(sockets: set[Socket]) -> int:
                     continue
                 connection.getpeername()
                 connection.shutdown(socket.SHUT_RDWR)
-                num_shut += 1
-    return num_shut
+                ended.add((fd, link))
+    return ended
 
 
 def enlarge(sockets: set[Socket]) -> None:
@@ -105,8 +105,11 @@ def _num_unread(fd: int) -> int:
     return count[0]
 
 
-class Severed(Exception):
-    """The generation ended while its group was being built."""
+class Severed(RuntimeError):
+    """The generation of a group is over."""
+
+    def __init__(self) -> None:
+        super().__init__("the world of this group is over")
 
 
 class Group:
@@ -136,6 +139,9 @@ class Group:
         self._sockets: set[Socket] = set()
         self._known = open_sockets()
         self._severed = False
+        self._store_sockets: set[Socket] = set()
+        self._ended: set[Socket] | None = None
+        """Connections between ranks that were shut; None before."""
         self._is_gathering = True
         """Not all ranks are here yet: who waits for them looks up now and then, and no wait has to be ended."""
         self.is_built = False
@@ -147,6 +153,7 @@ class Group:
                 self._store.host, self._store.port, is_master=False, timeout=self._timeout, wait_for_workers=False
             )
             self._note_sockets()
+            self._store_sockets = self._sockets
             store = dist.PrefixStore(f"generation/{self.generation}", client)  # type: ignore[attr-defined]
             self._await_everyone(store)
             dist.init_process_group(
@@ -176,11 +183,15 @@ class Group:
             if self._is_gathering:
                 return
             settle(self._sockets)
-            shut(self._sockets)
+            self._ended = shut(self._sockets) - self._store_sockets
             if self._nccl is not None:
                 self._nccl.abort()
             if self._subgroups is not None:
                 self._subgroups.abort()
+
+    def is_cut(self) -> bool:
+        """Severed, and gloo has closed every connection: nothing more comes from a peer."""
+        return self._ended is not None and not self._ended & open_sockets()
 
     def drop(self) -> threading.Thread:
         """Leave the group. Its own end, in a thread, takes a while: for good if it waits for a message that is lost."""

@@ -114,6 +114,9 @@ class Membership:
                 report=lambda stack: self._channel.send(Stuck(group.generation, stack)),
             )
 
+    def is_cut(self) -> bool:
+        return self._group is not None and self._group.is_cut()
+
     def enter(self, *, in_section: bool) -> None:
         """Be in the newest world with a state that its ranks agree on."""
         while True:

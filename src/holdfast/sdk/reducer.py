@@ -35,21 +35,25 @@ class Bucket:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
-        first = parameters[0]
-        size = sum(p.numel() for p in parameters)
-        self.flat = torch.zeros(size + len(parameters), dtype=first.dtype, device=first.device)
-        """The gradients, and behind them for each parameter how many ranks have one."""
-        self._counts = self.flat[size:]
         self._unused: set[nn.Parameter] = set()
         """Parameters that this rank has no gradient for."""
         self.waits_for: set[nn.Parameter] = set()
         """Parameters whose gradients are not in the flat buffer yet."""
+        self.allocate()
+        self.reset()
+
+    def allocate(self) -> None:
+        """Take memory, anew when a reduction was given up: it may still write to the old."""
+        first = self.parameters[0]
+        size = sum(p.numel() for p in self.parameters)
+        self.flat = torch.zeros(size + len(self.parameters), dtype=first.dtype, device=first.device)
+        """The gradients, and behind them for each parameter how many ranks have one."""
+        self._counts = self.flat[size:]
         self._views: dict[nn.Parameter, torch.Tensor] = {}
         offset = 0
-        for parameter in parameters:
+        for parameter in self.parameters:
             self._views[parameter] = self.flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
-        self.reset()
 
     def reset(self) -> None:
         self.waits_for, self._unused = set(self.parameters), set()
@@ -115,6 +119,9 @@ class DataParallel(nn.Module):
 
     def reset(self) -> None:
         """Forget a failed attempt."""
+        for bucket, work in zip(self._buckets, self._works, strict=False):
+            if not work.is_completed():
+                bucket.allocate()
         for bucket in self._buckets:
             bucket.reset()
         self._next, self._works, self._armed, self._sync = 0, [], False, True

@@ -37,7 +37,7 @@ from holdfast.sdk.state import Protected
 from holdfast.sdk.stream import Stream
 from holdfast.sdk.subgroups import Subgroups
 from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication
-from holdfast.sdk.waits import show_waits
+from holdfast.sdk.waits import take_over_waits
 from holdfast.spec.worker import WorkerSpec
 
 P = ParamSpec("P")
@@ -104,17 +104,18 @@ class Run:
             channel = connect(self._interrupt)
             subgroups = Subgroups(may_be_asked=lambda: not self._is_guarded and not self._has_entered)
             subgroups.take_over()
+            backend = choose_backend(self.device, local_size=spec.local_world_size)
             self._place = Membership(
                 channel,
                 self._protected,
                 self._beacon,
-                backend=choose_backend(self.device, local_size=spec.local_world_size),
+                backend=backend,
                 subgroups=subgroups,
                 launched_at=spec.launched_at,
             )
             atexit.register(self._place.leave)
             explain_failures(lambda: self._is_guarded)
-            show_waits(self._beacon, note=self._note_wait)
+            take_over_waits(self._beacon, note=self._note_wait, is_cut=self._place.is_cut, may_expire=backend == "gloo")
             beacon.forget_steps()
 
     def meet(self) -> None:

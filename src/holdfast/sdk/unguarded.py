@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from holdfast.core.faults import PEER_LOST_MARKS
 from holdfast.errors import UnguardedCollective
+from holdfast.sdk.groups import Severed
 from holdfast.sdk.subgroups import with_live_groups
 
 COLLECTIVES = (
@@ -24,7 +25,7 @@ COLLECTIVES = (
 
 def is_communication(error: BaseException) -> bool:
     text = str(error)
-    return isinstance(error, dist.DistError) or any(mark in text for mark in PEER_LOST_MARKS)
+    return isinstance(error, dist.DistError | Severed) or any(mark in text for mark in PEER_LOST_MARKS)
 
 
 def explain_failures(is_guarded: Callable[[], bool]) -> None:

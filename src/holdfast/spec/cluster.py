@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from holdfast.errors import SpecError
 from holdfast.spec.rank_table import BadTable, read_rank_table
+from holdfast.spec.tls import CONFIG, TlsSpec, find_tls
 from holdfast.spec.variables import DEFAULT, Found, Reader, Variable
 
 
@@ -108,6 +109,7 @@ VARIABLES = {
     "log_dir": Variable(
         "HOLDFAST_LOG_DIR", "", "", "directory for the output of this process, in a file named `ROLE_ID.log`"
     ),
+    "tls": Variable(CONFIG, "", "", "file that turns [TLS](tls.md) on; passwords have variables of their own"),
     "lccl": Variable("HOLDFAST_ENABLE_LCCL", "MS_ENABLE_LCCL", "0", "accepted, but does nothing here"),
 }
 
@@ -143,6 +145,7 @@ class ClusterSpec:
     log_dir: str
     agreed: dict[str, str]
     """What every process has to be told alike, by our name of the variable."""
+    tls: TlsSpec | None = None
     notes: tuple[str, ...] = ()
     """What a person should know about how the settings were found."""
 
@@ -152,10 +155,10 @@ class ClusterSpec:
         return int(self.node_id) if self.node_id.isdecimal() else None
 
 
-def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
-    """The cluster this process belongs to; None if no role is set."""
+def load_cluster(env: Mapping[str, str] | None = None, *, tls_config: str | None = None) -> ClusterSpec | None:
+    """The cluster this process belongs to; None if no role is set. TLS is as given here, or else by its variable."""
     reader = Reader(VARIABLES, os.environ if env is None else env)
-    spec = _resolve(reader)
+    spec = _resolve(reader, tls_config=tls_config)
     if spec is not None:
         for name in ("recovery_path", "log_dir"):
             if getattr(spec, name):
@@ -163,7 +166,7 @@ def load_cluster(env: Mapping[str, str] | None = None) -> ClusterSpec | None:
     return spec
 
 
-def _resolve(reader: Reader) -> ClusterSpec | None:
+def _resolve(reader: Reader, *, tls_config: str | None = None) -> ClusterSpec | None:
     if not reader.is_set("role"):
         return None
     role, host = reader.choice("role", ROLES), reader.address("host")
@@ -178,7 +181,8 @@ def _resolve(reader: Reader) -> ClusterSpec | None:
     table, table_note = _rank_table(reader, num_workers) if role is Role.SCHEDULER else ({}, "")
     lccl = reader.find("lccl")
     lccl_note = f"{lccl.source}=1 does nothing here: there is no LCCL" if lccl.value == "1" else ""
-    notes = (*reader.notes(), retry_note, table_note, lccl_note)
+    tls, tls_notes = find_tls(tls_config, reader.env, source="holdfast.init(tls=...)")
+    notes = (*reader.notes(), retry_note, table_note, lccl_note, *tls_notes)
     return ClusterSpec(
         role=role,
         host=host,
@@ -198,6 +202,7 @@ def _resolve(reader: Reader) -> ClusterSpec | None:
         rank_table=table,
         log_dir=reader.text("log_dir"),
         agreed={VARIABLES[name].ours: _plain(reader.text(name)) for name in AGREED},
+        tls=tls,
         notes=tuple(note for note in notes if note),
     )
 

@@ -145,6 +145,14 @@ FLAGS: tuple[Flag, ...] = (
         help="File with the job's secret; a node without it is refused. HOLDFAST_TOKEN does the same.",
     ),
     Flag(
+        name="--tls-config",
+        group=RENDEZVOUS,
+        metavar="FILE",
+        variable=False,
+        help="JSON file that names the certificates of the job; all connections to the master are then encrypted, and "
+        "both ends show a certificate. The same on each node. HOLDFAST_TLS_CONFIG does the same.",
+    ),
+    Flag(
         name="--max-restarts",
         group=FAILURE,
         default="3",

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from holdfast.spec.strategy import Strategy
+from holdfast.spec.tls import TlsSpec
 
 MARKER = "HOLDFAST_RUN"
 """Variable that everything below the warm interpreter inherits; its value names the run."""
@@ -129,6 +130,7 @@ class NodeSpec:
     """Port of the workers' store when this node hosts it (MASTER_PORT); 0 means any free one."""
     local_addr: str | None = None
     token: str | None = None
+    tls: TlsSpec | None = None
     warm: bool = True
     """Fork workers from an interpreter that has already imported torch."""
     cold_reason: str = ""

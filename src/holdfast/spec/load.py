@@ -22,6 +22,7 @@ from holdfast.errors import SpecError
 from holdfast.spec.flags import FLAGS, Flag
 from holdfast.spec.job import MARKER, Command, JobRules, LogSpec, NodeSpec
 from holdfast.spec.strategy import Strategy, parse_strategies
+from holdfast.spec.tls import CONFIG, SECRET_VARIABLES, TlsSpec, find_tls
 
 MASTER_PORT = 9601
 STORE_PORT = 29500
@@ -103,12 +104,14 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
     hang = _hang_limits(settings["hang_timeout"])
     warm, cold_reason = _start_method(settings, env)
     token = _token(settings, env)
+    tls, tls_notes = find_tls(settings["tls_config"].value, env)
+    notes += tls_notes
     store_port = _store_port(settings, single=single)
     node_rank = settings["node_rank"].whole(0, rules.max_nodes - 1) if settings.given("node_rank") else None
     if host not in ("127.0.0.1", "localhost", "::1"):
         where = f"{host}:{port}" if port else host
         notes.append(f"this job can be reached from other machines: its master at {where}, its store on the first node")
-        if token is None:
+        if token is None and tls is None:
             notes.append("no token is set: whoever reaches the port can join the job (--token-file, HOLDFAST_TOKEN)")
     spec = NodeSpec(
         rules=rules,
@@ -122,6 +125,7 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         store_port=store_port if single or node_rank in (0, None) else 0,
         local_addr=settings["local_addr"].value,
         token=token,
+        tls=tls,
         warm=warm,
         cold_reason=cold_reason,
         drain_s=DRAIN_S if shutdown is None else shutdown,
@@ -136,9 +140,15 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         virtual_local_rank=settings.on("virtual_local_rank"),
         numa_binding=settings["numa_binding"].value,
         omp_num_threads=omp,
-        env={**env, MARKER: marker},
+        env=_worker_env(env, tls) | {MARKER: marker},
     )
     return spec, notes
+
+
+def _worker_env(env: Mapping[str, str], tls: TlsSpec | None) -> dict[str, str]:
+    """The user's environment without passwords; a script can still tell whether its job has a secure channel."""
+    kept = {name: value for name, value in env.items() if name not in SECRET_VARIABLES}
+    return kept if tls is None else {**kept, CONFIG: tls.config}
 
 
 # --- the script -----------------------------------------------------------------------------------------------

@@ -44,11 +44,11 @@ class Reader:
 
     def __init__(self, table: Mapping[str, Variable], env: Mapping[str, str]) -> None:
         self._table = table
-        self._env = env
+        self.env = env
 
     def find(self, name: str) -> Found:
         variable = self._table[name]
-        ours, theirs = self._env.get(variable.ours), self._env.get(variable.theirs)
+        ours, theirs = self.env.get(variable.ours), self.env.get(variable.theirs)
         if ours:
             differs = theirs and theirs != ours
             return Found(ours, variable.ours, f"{variable.theirs}={theirs}" if differs else "")
@@ -60,7 +60,7 @@ class Reader:
 
     def is_set(self, name: str) -> bool:
         variable = self._table[name]
-        return bool(self._env.get(variable.ours) or self._env.get(variable.theirs))
+        return bool(self.env.get(variable.ours) or self.env.get(variable.theirs))
 
     def notes(self) -> list[str]:
         """What a person should know who has set a variable twice."""

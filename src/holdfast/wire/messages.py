@@ -6,7 +6,7 @@ cannot be decoded is always a defect and closes the connection.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,6 +19,9 @@ VERSION_HEADER = "Holdfast-Version"
 MAX_MESSAGE_BYTES = 16 << 20
 MEMBER_PATH = "/members"
 
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
+"""Names are kept and repeated, those of refused nodes too."""
+
 
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the class name is the tag on the wire."""
@@ -27,10 +30,10 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 class Register(Message, frozen=True):
     """An agent's first message on every connection."""
 
-    node: str
-    nonce: str
-    host: str
-    machine: str
+    node: Name
+    nonce: Name
+    host: Name
+    machine: Name
     """Identifies the set of process ids that `pid` belongs to."""
     pid: int
     num_workers: int
@@ -38,7 +41,7 @@ class Register(Message, frozen=True):
     """None: the address that this connection comes from."""
     store_port: int
     wanted_rank: int | None
-    job_id: str
+    job_id: Name
     min_nodes: int
     max_nodes: int
     status: NodeStatus
@@ -102,7 +105,7 @@ def encode(message: Message) -> bytes:
 def decode_from_agent(data: bytes) -> FromAgent:
     try:
         message: FromAgent = _from_agent.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"an agent sent a message that makes no sense: {error}") from error
     return message
 
@@ -110,7 +113,7 @@ def decode_from_agent(data: bytes) -> FromAgent:
 def decode_from_master(data: bytes) -> FromMaster:
     try:
         message: FromMaster = _from_master.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the master sent a message that makes no sense: {error}") from error
     return message
 

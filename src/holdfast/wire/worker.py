@@ -97,7 +97,7 @@ def frame(message: Message) -> bytes:
 def decode_from_worker(body: bytes) -> FromWorker:
     try:
         message: FromWorker = _from_worker.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a worker sent a message that makes no sense: {error}") from error
     return message
 
