@@ -1,4 +1,4 @@
-"""Fill the generated parts of the docs from the code: flags, workers' variables, events.
+"""Fill the generated parts of the docs from the code: flags, variables, events.
 
 A page is written by hand around regions between `<!-- begin NAME -->` and `<!-- end NAME -->`; only these are
 replaced. With --check nothing is written, and the exit code is 1 if a page is stale.
@@ -26,6 +26,7 @@ from holdfast.agent.environment import worker_env
 from holdfast.core.ids import Address, NodePhase, Outcome, Placement, WorkerFailure, World
 from holdfast.core.story import Record
 from holdfast.observe.entries import make_entry
+from holdfast.spec.cluster import VARIABLES as CLUSTER_VARIABLES
 from holdfast.spec.flags import DIFFERS, FLAGS, Flag
 from holdfast.spec.job import Command, JobRules, LogSpec, NodeSpec
 
@@ -160,6 +161,15 @@ def variable_table() -> str:
     return _table(["variable", "meaning"], [[f"`{name}`", text] for name, text in VARIABLES.items()])
 
 
+def cluster_table() -> str:
+    rows = []
+    for variable in CLUSTER_VARIABLES.values():
+        default = "" if variable.default is None else f"`{variable.default}`" if variable.default else "none"
+        theirs = f"`{variable.theirs}`" if variable.theirs else ""
+        rows.append([f"`{variable.ours}`", theirs, default, variable.meaning])
+    return _table(["ours", "also", "default", "meaning"], rows)
+
+
 # --- events ---------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +277,7 @@ def phase_table() -> str:
 
 REGIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "cli.md": {"flags": flag_tables, "variables": variable_table},
+    "cluster.md": {"variables": cluster_table},
     "events.md": {"common": common_table, "events": event_sections, "values": value_sections},
     "http.md": {"phases": phase_table, "rules": lambda: _field_table(JobRules)},
 }

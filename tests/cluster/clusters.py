@@ -10,7 +10,8 @@ from jobs import PYTHON, Job, start
 
 import holdfast
 
-SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = SCRIPTS / "train.py"
 END = re.compile(r"rank (\d+) local (\d+) of (\d+) pid (\d+) weights (\w+)")
 
 SOURCES = str(Path(holdfast.__file__).parents[1])
@@ -23,6 +24,7 @@ class Cluster:
 
     def __init__(self, directory: Path, port: int, *, num_workers: int, **variables: object) -> None:
         self.directory = directory
+        self.port = port
         self.script = SCRIPT
         self._variables = {
             "MS_SCHED_HOST": "127.0.0.1",
@@ -39,10 +41,13 @@ class Cluster:
     def worker(self, node_id: object = "", **variables: object) -> Job:
         return self._start({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": node_id, **variables})
 
-    def _start(self, variables: dict[str, object]) -> Job:
+    def server(self, node_id: object = "", **variables: object) -> Job:
+        return self._start({"MS_ROLE": "MS_PSERVER", "MS_NODE_ID": node_id, **variables}, script=SCRIPTS / "serve.py")
+
+    def _start(self, variables: dict[str, object], *, script: Path | None = None) -> Job:
         env = {name: str(value) for name, value in {**self._variables, **variables}.items()} | {"PYTHONPATH": SOURCES}
         directory = self.directory / f"process{len(self.started)}"
-        job = start([PYTHON, "-u", str(self.script), str(self.directory)], directory=directory, env=env)
+        job = start([PYTHON, "-u", str(script or self.script), str(self.directory)], directory=directory, env=env)
         self.started.append(job)
         return job
 

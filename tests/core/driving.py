@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.core import job, workers
@@ -135,8 +135,16 @@ def world(generation: int, *, nodes: Sequence[str] = ("a", "b"), num_workers: in
 class Node:
     """The worker group of node `a` and its clock."""
 
-    def __init__(self, *, hosts_master: bool = False, drain_s: float = 5.0, shutdown_s: float = 20.0) -> None:
-        spec = workers.GroupSpec("a", RULES, drain_s, shutdown_s, hosts_master)
+    def __init__(
+        self,
+        *,
+        hosts_master: bool = False,
+        drain_s: float = 5.0,
+        shutdown_s: float = 20.0,
+        draw: Callable[[], float] = lambda: 0.0,
+        **changes: object,
+    ) -> None:
+        spec = workers.GroupSpec("a", rules(**changes), drain_s, shutdown_s, hosts_master, draw)
         self.group = workers.WorkerGroup(spec, now=0.0)
         self.now = 0.0
 

@@ -49,7 +49,7 @@ def test_nobody_comes_in_time_and_the_job_ends_and_says_who_came():
     assert master.wait(99.9) == []
     actions = master.wait(100.0)
     assert master.job.outcome.exit_code == 1
-    assert master.job.outcome.reason == "no world within 100 s: 1 of 2 nodes are here (here: a)"
+    assert master.job.outcome.reason == "no world within 100 s: 1 of 2 nodes are here (here: a; 1 missing)"
     assert orders(actions) == {"a": Finish(master.job.outcome)}
     assert master.job.next_deadline() is None
 
@@ -57,7 +57,7 @@ def test_nobody_comes_in_time_and_the_job_ends_and_says_who_came():
 def test_not_even_one_node_comes_in_time():
     master = Master()
     master.wait(100.0)
-    assert master.job.outcome.reason.endswith("0 of 2 nodes are here (here: none)")
+    assert master.job.outcome.reason.endswith("0 of 2 nodes are here (here: none; 2 missing)")
 
 
 def test_the_same_incarnation_again_is_a_reconnect():
@@ -162,6 +162,6 @@ def test_refusals_without_end_are_answered_but_not_told_without_end():
     answers = [master.join(f"n{number}") for number in range(job.REFUSALS_TOLD + 5)]
     assert all(refusals(actions) for actions in answers)
     assert len([1 for actions in answers if tales(actions, NodeRefused)]) == job.REFUSALS_TOLD
-    assert job.changes_nothing(registration("n"), answers[-1])
+    assert job.changes_nothing(registration("n"), answers[-1], rules=master.job.rules)
     master.now = job.REFUSALS_WINDOW_S + 1.0
     assert tales(master.join("late"), NodeRefused) != []

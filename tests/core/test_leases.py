@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from holdfast.core.leases import Leases
 
 
@@ -39,12 +41,18 @@ def test_what_is_dropped_neither_holds_nor_expires():
     assert leases.next_deadline() is None
 
 
-def test_what_remains_is_never_negative():
+def test_silence_counts_from_the_last_that_was_heard():
     leases = Leases(5.0)
     leases.renew("a", now=0.0)
-    assert leases.remaining_s("a", now=2.0) == 3.0
-    assert leases.remaining_s("a", now=9.0) == 0.0
-    assert leases.remaining_s("nobody", now=9.0) == 0.0
+    leases.renew("a", now=1.0)
+    assert leases.silence_s("a", now=9.0) == 8.0
+
+
+def test_a_lease_without_end_never_runs_out():
+    leases = Leases(math.inf)
+    leases.renew("a", now=0.0)
+    assert not leases.expired(now=1e9)
+    assert leases.next_deadline() == math.inf
 
 
 def test_a_restarted_master_grants_every_lease_afresh():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 
 import pytest
@@ -33,6 +34,24 @@ def test_any_report_is_a_beat():
     node.now = 0.5
     node.order(Stop(1, "called off"))
     assert node.group.next_deadline() == 1.5
+
+
+def test_beats_are_spread_at_random_between_two_bounds():
+    draws = iter([0.0, 0.25, 1.0])
+    node = Node(beat_s=3.0, beat_spread_s=2.0, draw=lambda: next(draws))
+    assert node.group.next_deadline() == 3.0
+    node.wait(3.0)
+    assert node.group.next_deadline() == 6.5
+    node.wait(6.5)
+    assert node.group.next_deadline() == 11.5
+
+
+def test_without_heartbeats_a_running_node_neither_beats_nor_fences_itself():
+    node = Node(heartbeat=False)
+    assert node.group.next_deadline() == 1.0
+    node.run()
+    assert node.group.next_deadline() == math.inf
+    assert node.wait(1e6) == []
 
 
 # --- silence --------------------------------------------------------------------------------------------------

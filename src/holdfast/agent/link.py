@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import socket
@@ -23,7 +24,7 @@ from holdfast.core.workers import Heard, OrderReceived, Report
 from holdfast.errors import JobError, ProtocolError, Refused
 from holdfast.spec.job import NodeSpec
 from holdfast.version import __version__
-from holdfast.wire.identity import machine_id
+from holdfast.wire.identity import computer_id, machine_id
 from holdfast.wire.messages import (
     MAX_MESSAGE_BYTES,
     MEMBER_PATH,
@@ -48,6 +49,12 @@ from holdfast.wire.tls import explain
 
 DIAL_TIMEOUT_S = 5.0
 """For one try: a host that drops packets must not hold up the next one for minutes."""
+CLOSE_S = 2.0
+"""For the master to agree that a connection is over; then it is cut."""
+PATIENCE_S = 1.0
+"""A person is told of trouble that lasts longer."""
+REGISTRATION = -1
+"""In place of the number of a report, until the registration is answered."""
 MAX_UNACKED = 4096
 
 
@@ -59,6 +66,23 @@ class Identity:
     nonce: str
     store_host: str | None
     store_port: int
+    is_server: bool = False
+
+
+def _growing_pause(attempt: int) -> float:
+    return Backoff().delay_s(attempt, draw=random.random())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manners:
+    """How a link behaves towards its master."""
+
+    pause_s: Callable[[int], float] = _growing_pause
+    """Before the next try, given how many have failed in a row."""
+    answer_s: float = math.inf
+    """For the master to answer; one that is connected but does not is dialled again."""
+    local_ip: str = ""
+    """The address that connections come from; empty leaves it to the system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +106,7 @@ class Link:
         notify: Callable[[Note], None],
         *,
         seen: Callable[[], int],
+        manners: Manners | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._url = f"{'http' if tls is None else 'https'}://{address}{MEMBER_PATH}"
@@ -96,10 +121,11 @@ class Link:
         self._fresh = asyncio.Event()
         self._sent = asyncio.Event()
         self._sent_at: dict[int, float] = {}
+        self._manners = manners or Manners()
+        self._patience: asyncio.Timeout | None = None
         self._connected = False
         self._ever_connected = False
         self._dialled_at = 0.0
-        self._backoff = Backoff()
 
     def report(self, report: Report) -> None:
         self._latest = report
@@ -117,10 +143,11 @@ class Link:
         loop = asyncio.get_running_loop()
         attempt, since, said = 0, loop.time(), ""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=DIAL_TIMEOUT_S)
-        connector = aiohttp.TCPConnector(ssl=self._tls or True)
+        local = (self._manners.local_ip, 0) if self._manners.local_ip else None
+        connector = aiohttp.TCPConnector(ssl=self._tls or True, local_addr=local)
         async with aiohttp.ClientSession(headers=self._headers(), timeout=timeout, connector=connector) as session:
             while True:
-                self._connected = False
+                self._connected, must_wait = False, False
                 # What an answer proves, it proves for the time of the question.
                 self._dialled_at = loop.time()
                 try:
@@ -129,7 +156,7 @@ class Link:
                 except Refused as refusal:
                     if refusal.retry_after_s is None:
                         raise
-                    trouble = str(refusal)
+                    trouble, must_wait = str(refusal), refusal.retry_after_s > 0
                 except (aiohttp.ClientError, TimeoutError, OSError, ProtocolError) as error:
                     trouble = _explain(error)
                     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
@@ -142,10 +169,10 @@ class Link:
                 limit_s = self._spec.rules.join_timeout_s
                 if loop.time() - since >= limit_s:
                     raise JobError(f"no master at {self._address} within {limit_s:g} s: {trouble}")
-                if attempt >= 5 and trouble != said:
+                if (must_wait or loop.time() - since >= PATIENCE_S) and trouble != said:
                     said = trouble
-                    self._notify(Waited(f"no master at {self._address} yet: {trouble}"))
-                await asyncio.sleep(self._backoff.delay_s(attempt, draw=random.random()))
+                    self._notify(Waited(trouble if must_wait else f"no master at {self._address} yet: {trouble}"))
+                await asyncio.sleep(self._manners.pause_s(attempt))
                 attempt += 1
 
     def _headers(self) -> dict[str, str]:
@@ -157,14 +184,18 @@ class Link:
     async def _converse(self, session: aiohttp.ClientSession) -> None:
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                link = await session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0)
+                closing = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
+                link = await session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0, timeout=closing)
             try:
-                await link.send_bytes(encode(self._register()))
-                writer = asyncio.create_task(self._write(link))
-                try:
-                    await self._read(link)
-                finally:
-                    writer.cancel()
+                async with asyncio.timeout(None) as self._patience:
+                    await link.send_bytes(encode(self._register()))
+                    self._sent_at = {REGISTRATION: asyncio.get_running_loop().time()}
+                    self._await_answer()
+                    writer = asyncio.create_task(self._write(link))
+                    try:
+                        await self._read(link)
+                    finally:
+                        writer.cancel()
             finally:
                 await link.close()
         except aiohttp.WSServerHandshakeError as error:
@@ -202,7 +233,18 @@ class Link:
             spec.rules.max_nodes,
             self._latest.status,
             self._seen() if self._ever_connected else -1,
+            computer_id(),
+            spec.rules.agreed,
+            identity.is_server,
         )
+
+    def _await_answer(self) -> None:
+        """Hang up when the oldest question that is still open has not been answered in time."""
+        if self._patience is None or self._patience.expired():
+            return
+        oldest = next(iter(self._sent_at.values()), math.inf)
+        until = oldest + self._manners.answer_s
+        self._patience.reschedule(until if until < math.inf else None)
 
     async def _write(self, link: aiohttp.ClientWebSocketResponse) -> None:
         loop = asyncio.get_running_loop()
@@ -215,6 +257,7 @@ class Link:
             if len(self._sent_at) >= MAX_UNACKED:
                 self._sent_at.clear()
             self._sent_at[report.seq] = loop.time()
+            self._await_answer()
             await link.send_bytes(encode(Reported(report.seq, report.status)))
             if report is self._latest:
                 self._sent.set()
@@ -227,6 +270,7 @@ class Link:
                 case Accepted():
                     self._connected = self._ever_connected = True
                     self._sent_at.clear()
+                    self._await_answer()
                     self._notify(Heard(self._dialled_at))
                     self._fresh.set()
                 case Denied() as denied:
@@ -236,6 +280,7 @@ class Link:
                     )
                 case Ack() as ack:
                     if (sent_at := self._sent_at.pop(ack.seq, None)) is not None:
+                        self._await_answer()
                         self._notify(Heard(sent_at))
                 case (RunOrder() | PrepareOrder() | StopOrder() | FinishOrder()) as order:
                     self._notify(OrderReceived(message_order(order)))

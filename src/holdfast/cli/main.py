@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.agent.console import plain_error
 from holdfast.cli.cert import cert
+from holdfast.cli.explain import explain
 from holdfast.cli.incidents import incidents
 from holdfast.cli.run import run
 from holdfast.errors import HoldfastError
@@ -20,6 +21,7 @@ Distributed training that does not stop.
 commands:
   run        run a script on one or several nodes, with torchrun's flags, and keep it running
   incidents  show every repair of a job: what was seen, decided and done, and how long it took
+  explain    show the settings of a cluster that forms itself, and which variable each comes from
   cert       make certificates, so that a job can use TLS
 
   holdfast run --nproc-per-node 4 train.py
@@ -28,7 +30,7 @@ commands:
 'holdfast COMMAND --help' explains a command; 'holdfast --version' prints the version.
 """
 
-COMMANDS = {"run": run, "incidents": incidents, "cert": cert}
+COMMANDS = {"run": run, "incidents": incidents, "explain": explain, "cert": cert}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cluster import worker
-from holdfast.sdk.session import Run
+from holdfast.cluster.logs import redirect_output
 from holdfast.spec.cluster import Role, load_cluster
 from holdfast.spec.tls import require_tls
 from holdfast.spec.worker import WorkerSpec, load_worker
 
 if TYPE_CHECKING:
+    from holdfast.sdk.session import Run
     from holdfast.spec.cluster import ClusterSpec
 
 
@@ -22,17 +22,27 @@ def init(*, tls: str | None = None) -> Run:
         require_tls(tls)
     cluster = load_cluster(tls_config=tls) if spec.agent is None else None
     if cluster is None:
+        from holdfast.sdk.session import Run
+
         return Run(spec)
+    redirect_output(cluster)
     for note in cluster.notes:
         sys.stderr.write(f"holdfast: {note}\n")
     if cluster.role is Role.SCHEDULER:
         from holdfast.cluster.scheduler import schedule
 
         schedule(cluster)
+    if cluster.role is Role.SERVER:
+        from holdfast.cluster.server import Server
+
+        return Server(cluster)  # type: ignore[return-value]  # one script is for all roles: it asks for `role`
     return _join(cluster)
 
 
 def _join(cluster: ClusterSpec) -> Run:
+    from holdfast.cluster import worker
+    from holdfast.sdk.session import Run
+
     alone = WorkerSpec(None, None, -1, 0, cluster.num_workers, 1)
     run = Run(alone, connect=lambda interrupt: worker.Line(cluster, interrupt=interrupt))
     run.meet()

@@ -6,7 +6,8 @@ from holdfast.spec.cluster import ClusterSpec
 from holdfast.spec.job import JobRules
 from holdfast.spec.strategy import Strategy
 
-BEATS_PER_LEASE = 10
+STOP_S = 60.0
+"""From the order to stop until a process that has not ended is given up, where node timeouts are longer still."""
 
 
 def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobRules:
@@ -21,8 +22,15 @@ def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobR
         join_timeout_s=spec.topo_timeout_s,
         last_call_s=0.0,
         max_spares=0,
-        beat_s=spec.node_timeout_s / BEATS_PER_LEASE,
+        beat_s=spec.retry_s[0],
+        beat_spread_s=spec.retry_s[1] - spec.retry_s[0],
+        heartbeat=spec.heartbeat,
         lease_s=spec.node_timeout_s,
-        stop_timeout_s=spec.node_timeout_s,
+        rejection_s=spec.rejection_window_s,
+        stop_timeout_s=min(spec.node_timeout_s, STOP_S),
         store=store,
+        num_servers=spec.num_servers,
+        by_address=True,
+        rank_table=spec.rank_table,
+        agreed=spec.agreed,
     )

@@ -6,8 +6,8 @@ import asyncio
 import atexit
 import contextlib
 import os
+import random
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -16,8 +16,10 @@ from types import TracebackType
 
 from holdfast.agent.channel import Channel
 from holdfast.agent.link import Identity, Link, Note, Waited
+from holdfast.cluster.addresses import manners_of, use_own_address
 from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
+from holdfast.cluster.voice import Voice
 from holdfast.core import workers as core
 from holdfast.core.faults import HANG_MARK
 from holdfast.core.ids import Address
@@ -27,7 +29,6 @@ from holdfast.spec.job import Command, LogSpec, NodeSpec
 from holdfast.wire.messages import Happened
 from holdfast.wire.worker import Committed, Faulted, Join, Message, Stranded, Stuck
 
-SHOWN = frozenset({"waiting", "node_lost", "incident_opened", "incident_closed", "stopping"})
 LEAVE_S = 30.0
 """For the news of this worker's end to reach the scheduler; one that misses it sees the connection close."""
 
@@ -53,14 +54,22 @@ class Line:
             command=Command(how="script", target=sys.argv[0]),
             num_workers=1,
             logs=LogSpec(),
-            node_rank=int(spec.node_id) if spec.node_id.isdecimal() else None,
+            node_rank=spec.rank,
         )
-        self._group = core.WorkerGroup(core.GroupSpec(spec.node_id, rules, 0.0, 0.0, False), now=time.monotonic())
-        identity = Identity(spec.node_id, nonce, None, 0)
+        group = core.GroupSpec(spec.node_id, rules, 0.0, 0.0, False, random.random)
+        self._group = core.WorkerGroup(group, now=time.monotonic())
+        identity = Identity(spec.node_id, nonce, use_own_address(spec), 0)
+        self._voice = Voice(spec.node_id)
         self._channel = None if spec.tls is None else Channel(spec.tls)
-        tls = None if self._channel is None else self._channel.dialling()
-        self._link = Link(Address(spec.host, spec.port), node, identity, self._note, seen=lambda: self._seen, tls=tls)
-        self._seen = 0
+        self._link = Link(
+            Address(spec.host, spec.port),
+            node,
+            identity,
+            self._note,
+            seen=lambda: self._voice.seen,
+            manners=manners_of(spec),
+            tls=None if self._channel is None else self._channel.dialling(),
+        )
         threading.Thread(target=self._serve, name="holdfast-node", daemon=True).start()
         self._watch_exit()
 
@@ -76,7 +85,9 @@ class Line:
             case Stranded():
                 self._put(core.StateLost(message.generation))
             case Stuck():
-                self._die(f"{HANG_MARK}stuck in generation {message.generation}, which is over\n{message.stack}", 1)
+                self._voice.die(
+                    f"{HANG_MARK}stuck in generation {message.generation}, which is over\n{message.stack}", 1
+                )
 
     def newest(self) -> Join | None:
         return self._join
@@ -130,19 +141,19 @@ class Line:
             case core.Forward() | core.Kill() | core.Sweep():
                 if not self._ended.is_set():
                     await self._link.flush(within_s=1.0)
-                    self._die(self._group.status().reason or "the cluster is being stopped", 1)
+                    self._voice.die(self._group.status().reason or "the cluster is being stopped", 1)
                 self._inbox.put_nowait(core.Swept())
             case core.Exit():
                 if not self._ended.is_set():
-                    self._die(action.reason, action.code or 1)
+                    self._voice.die(action.reason, action.code or 1)
 
     def _take(self, action: core.Invite) -> None:
         world, placement = action.world, action.placement
-        hosts = [p.host for p in world.placements if p.first_rank < placement.first_rank]
+        machines = [p.machine for p in world.placements if p.first_rank < placement.first_rank]
         join = Join(
             world.generation,
             placement.first_rank,
-            hosts.count(placement.host),
+            machines.count(placement.machine),
             world.size,
             world.store.host,
             world.store.port,
@@ -156,17 +167,11 @@ class Line:
     def _note(self, note: Note) -> None:
         match note:
             case Happened():
-                self._tell(note.entry)
+                self._voice.tell(note.entry)
             case Waited():
-                sys.stderr.write(f"holdfast: {note.reason}\n")
+                self._voice.say(note.reason)
             case _:
                 self._inbox.put_nowait(note)
-
-    def _tell(self, entry: dict[str, object]) -> None:
-        seq = int(str(entry["seq"]))
-        if seq > self._seen and entry["kind"] in SHOWN:
-            sys.stderr.write(f"holdfast: {entry['text']}\n")
-        self._seen = max(self._seen, seq)
 
     def _put(self, event: core.Event) -> None:
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
@@ -202,9 +207,4 @@ class Line:
             self._trouble = reason
             self._changed.notify_all()
         if self._join is not None and not self._ended.is_set():
-            self._die(reason, 1)
-
-    def _die(self, reason: str, code: int) -> None:
-        sys.stderr.write(f"holdfast: {socket.gethostname()} {self._spec.node_id}: {reason}\n")
-        sys.stderr.flush()
-        os._exit(code)
+            self._voice.die(reason, 1)

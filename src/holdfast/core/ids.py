@@ -37,6 +37,8 @@ class Placement:
     first_rank: int
     num_workers: int
     host: str = ""
+    machine: str = ""
+    """Equal for nodes that are on one machine, whatever its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class World:
     store: Address
     repairs: bool = False
     """Workers that live stay, and move from the world before into this one."""
+    servers: tuple[str, ...] = ()
+    """The nodes of parameter servers, by their rank among themselves."""
 
     @property
     def size(self) -> int:

@@ -10,9 +10,11 @@ What is not here: sockets, processes, and how long anything really takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from holdfast.core.admission import Objection, object_to_id, object_to_number, object_to_settings
 from holdfast.core.budget import Budget
 from holdfast.core.faults import FaultKind, classify, exit_code_of, find_root_cause
 from holdfast.core.ids import (
@@ -31,8 +33,9 @@ from holdfast.core.ids import (
     World,
 )
 from holdfast.core.leases import Leases
-from holdfast.core.recovery.ladder import Plan, Situation, choose
-from holdfast.core.rendezvous import Candidate, decide_world, place
+from holdfast.core.recovery import ladder
+from holdfast.core.recovery.ladder import Plan, Situation
+from holdfast.core.rendezvous import Candidate, Decision, choose, decide_world, describe_absence, place, seat_by_table
 from holdfast.core.story import (
     IncidentClosed,
     IncidentOpened,
@@ -41,6 +44,7 @@ from holdfast.core.story import (
     NodeJoined,
     NodeLost,
     NodeRefused,
+    RankTableIgnored,
     Record,
     Resizing,
     Stopping,
@@ -57,6 +61,9 @@ MAX_IN_A_ROW = 20
 
 REFUSALS_TOLD, REFUSALS_WINDOW_S = 100, 3600.0
 """So many refusals are told of in so long. All are answered, but a node that asks for ever must not fill the story."""
+
+SERVER_PREFIX = "server-"
+"""In front of the id of every parameter server: they have the same numbers as workers."""
 
 SETTLE_S = 0.3
 """A worker that lost a peer is believed to be the only one hurt after so long without news of a loss."""
@@ -80,6 +87,17 @@ class NodeRegistered:
     """The agent's idea of (min_nodes, max_nodes)."""
     status: NodeStatus
     """An agent that lost its place and comes back may still have workers."""
+    machine: str = ""
+    """Equal for nodes that are on one machine."""
+    agreed: dict[str, str] = field(default_factory=dict)
+    """The agent's idea of the settings that all have to be told alike."""
+    is_server: bool = False
+    """It is a parameter server: it has a rank of its own kind, and no part in the world."""
+
+    @property
+    def name(self) -> str:
+        """The id as its user has given it."""
+        return self.node.removeprefix(SERVER_PREFIX) if self.is_server else self.node
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +187,13 @@ class Tale:
 Action = Accept | Refuse | Acknowledge | Tell | Tale
 
 
-def changes_nothing(event: Event, actions: list[Action]) -> bool:
+def changes_nothing(event: Event, actions: list[Action], *, rules: JobRules) -> bool:
     """Whether an event that led to these actions left the job as it was, so that it need not be durable: strangers can
     cause any number of such events."""
     if actions:
         return all(isinstance(action, Refuse) for action in actions)
-    return isinstance(event, TimePassed | AgentDied)
+    # Where nobody watches, a death is only remembered.
+    return isinstance(event, TimePassed) or (isinstance(event, AgentDied) and rules.heartbeat)
 
 
 # --- state ----------------------------------------------------------------------------------------------------
@@ -198,6 +217,8 @@ class Member:
     previous_rank: int | None = None
     placed_in: int | None = None
     """The last generation in which this incarnation had a place."""
+    is_dead: bool = False
+    """There is proof of its end, in a job that does not watch its nodes."""
 
     @property
     def nonce(self) -> str:
@@ -241,6 +262,8 @@ class Job:
         """Lost nodes of the current world whose ranks wait for another node."""
         self._vacant_until: float | None = None
         self._in_a_row = 0
+        self._replaced: set[str] = set()
+        """Nonces of incarnations whose id another one has taken while they may have lived."""
         self.incidents = 0
 
     # --- the contract of every machine ------------------------------------------------------------------------
@@ -256,6 +279,8 @@ class Job:
             case AgentDied():
                 member = self.members.get(event.node)
                 known = member is not None and member.nonce == event.nonce and self.phase is not Phase.FINISHED
+                if member is not None and known and not self._is_watching():
+                    member.is_dead, known = True, False
                 actions = self._lose(event.node, event.evidence, now=now) if known else []
             case EndRequested():
                 actions = self._end(event.exit_code, event.reason, now=now)
@@ -275,14 +300,15 @@ class Job:
 
     def silent(self, *, now: float) -> tuple[str, ...]:
         """Nodes whose lease has run out."""
-        return () if self.phase is Phase.FINISHED else tuple(self._leases.expired(now=now))
+        ignored = self.phase is Phase.FINISHED or not self._is_watching()
+        return () if ignored else tuple(self._leases.expired(now=now))
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` is due; None when only an event can change anything."""
         if self.phase is Phase.FINISHED:
             return None
         dates = (
-            self._leases.next_deadline(),
+            self._leases.next_deadline() if self._is_watching() else None,
             self._gather_until,
             self._decide_at,
             self._stop_until,
@@ -290,7 +316,7 @@ class Job:
             self._settle_until,
             self._vacant_until,
         )
-        return min((date for date in dates if date is not None), default=None)
+        return min((date for date in dates if date is not None and date < math.inf), default=None)
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -303,42 +329,46 @@ class Job:
         if reason:
             refusal = Refuse(event.node, event.nonce, reason, retry_after_s)
             return [Tale(NodeRefused(event.node, reason)), refusal] if self._refusals.spend(now=now) else [refusal]
+        actions = [] if holder is None else self._replace(holder, event, now=now)
         ready = event.status.phase is NodePhase.READY
         member = Member(event, event.status, ready_at=now if ready else None)
         self.members[event.node] = member
         self._leases.renew(event.node, now=now)
+        if event.is_server:
+            self._appoint(event.node)
         joined = NodeJoined(event.node, event.host, event.pid, event.num_workers)
-        return [Accept(event.node, event.nonce), Tale(joined)]
+        return [*actions, Accept(event.node, event.nonce), Tale(joined)]
 
-    def _objection(self, event: NodeRegistered, holder: Member | None, *, now: float) -> tuple[str, float | None]:
+    def _objection(self, event: NodeRegistered, holder: Member | None, *, now: float) -> Objection:
         """Why a newcomer cannot join and when to ask again, or an empty reason."""
-        rules = self.rules
         if self.phase is Phase.FINISHED:
             return "the job has ended", None
-        if event.job_id != rules.job_id:
-            return f"this master serves job {rules.job_id!r}, not {event.job_id!r} (--rdzv-id)", None
-        if event.nodes != (rules.min_nodes, rules.max_nodes):
-            ours, theirs = f"{rules.min_nodes}:{rules.max_nodes}", f"{event.nodes[0]}:{event.nodes[1]}"
-            return f"this job was started with --nnodes {ours}, this node with --nnodes {theirs}", None
+        if event.nonce in self._replaced:
+            return f"another process has taken node id {event.name!r}", None
+        if reason := object_to_settings(event, self.rules):
+            return reason, None
         if self._sole_nonce is not None and event.nonce != self._sole_nonce:
             return "this job runs on one node only; start it with --nnodes and --rdzv-endpoint to use more", None
         if holder is not None:
-            pid, host = holder.registered.pid, holder.registered.host
-            left_s = self._leases.remaining_s(event.node, now=now)
-            held = f"node id {event.node!r} is held by pid {pid} on {host}"
-            if rules.max_spares == 0 and Strategy.RECOVER not in rules.strategies:
-                return f"{held}, and nobody is replaced while recovery is off", None
-            return f"{held}; free in {left_s:.1f} s", left_s
-        rank = event.wanted_rank
-        for other in self.members.values() if rank is not None else ():
-            if other.registered.wanted_rank == rank:
-                return f"--node-rank {rank} is taken by node {other.registered.node}", None
-        if rules.max_spares == 0 and rank is not None and rank >= rules.max_nodes:
-            return f"node id {rank} is out of range: {rules.max_nodes} workers have ids below {rules.max_nodes}", None
-        if len(self.members) >= rules.max_nodes + rules.max_spares:
-            full = f"{len(self.members)} nodes have joined already"
-            return (full, rules.lease_s) if rules.max_spares else (f"{full}, and this is one too many", None)
-        return "", None
+            if holder.is_dead and self.rules.replaces:
+                return "", None
+            silence_s = self._leases.silence_s(event.node, now=now)
+            return object_to_id(event, holder.registered, self.rules, silence_s=silence_s)
+        return object_to_number(event, [m.registered for m in self._members(is_server=event.is_server)], self.rules)
+
+    def _replace(self, holder: Member, newcomer: NodeRegistered, *, now: float) -> list[Action]:
+        """Another incarnation has waited long enough for an id: whoever holds it has to go."""
+        self._replaced.add(holder.nonce)
+        reason = f"pid {newcomer.pid} on {newcomer.host} has taken node id {newcomer.name!r}"
+        return [Refuse(newcomer.node, holder.nonce, reason, None), *self._lose(newcomer.node, reason, now=now)]
+
+    def _appoint(self, node: str) -> None:
+        """A server that comes when the world is formed has the rank it had, or that of a lost one."""
+        if self.world is None or node in self.world.servers:
+            return
+        vacant = next(name for name in self.world.servers if name not in self.members)
+        servers = tuple(node if name == vacant else name for name in self.world.servers)
+        self.world = replace(self.world, servers=servers)
 
     def _take_status(self, event: StatusReported, *, now: float) -> list[Action]:
         member = self.members.get(event.node)
@@ -414,6 +444,9 @@ class Job:
             return []
         status = member.status
         only_communication = not status.failures and all(fault.kind == "communication" for fault in status.faults)
+        if only_communication and not self._is_watching() and not self.rules.replaces:
+            # A peer is gone, and nobody wants to know.
+            return []
         if only_communication and self._settle_until is None:
             # Whoever lost a peer says so before the loss itself is known; give the loss time to show.
             self._settle_until = now + SETTLE_S
@@ -439,7 +472,7 @@ class Job:
             repairs_left=self._repairs.used(now=now) < self._repairs.limit and self._in_a_row < MAX_IN_A_ROW,
         )
         self._last_signature = signature
-        plan = choose(situation, allowed=self.rules.strategies)
+        plan = ladder.choose(situation, allowed=self.rules.strategies)
         if plan.strategy is Strategy.EXIT:
             return self._fail(f"{symptom} ({plan.reason})", now=now, restartable=plan.restartable)
         return [*self._open_incident(symptom, plan, now=now), *self._publish_repair(self.world.placements)]
@@ -486,7 +519,7 @@ class Job:
             nodes_lost=len(self._vacant),
             enough_nodes=len(left) if enough else 0,
         )
-        plan = choose(situation, allowed=self.rules.strategies)
+        plan = ladder.choose(situation, allowed=self.rules.strategies)
         if plan.strategy is Strategy.EXIT:
             self._vacant, self._vacant_until = set(), None
             return self._resize(symptom, now=now) if leaving else self._fail(symptom, now=now)
@@ -517,7 +550,8 @@ class Job:
             if taker is None:
                 return self._give_up_waiting(now=now)
             spares = [name for name in spares if name != taker]
-            placements.append(replace(placement, node=taker, host=self.members[taker].registered.host))
+            registered = self.members[taker].registered
+            placements.append(replace(placement, node=taker, host=registered.host, machine=registered.machine))
         self._vacant, self._vacant_until = set(), None
         return self._publish_repair(tuple(placements))
 
@@ -534,7 +568,7 @@ class Job:
 
     def _spares(self) -> list[str]:
         """Nodes that are ready and have no place in the world; prepared ones first, then the longest ready."""
-        spare = [member for member in self.members.values() if not self._is_current(member)]
+        spare = [member for member in self._members(is_server=False) if not self._is_current(member)]
         ready = [(not self._is_prepared(m), m.ready_at, m.registered.node) for m in spare if m.ready_at is not None]
         return [name for *_, name in sorted(ready)]
 
@@ -583,6 +617,9 @@ class Job:
         actions: list[Action] = [Tale(NodeLost(node, reason))]
         if self.phase is Phase.RUNNING and self._is_current(member) and node not in self._succeeded:
             actions += self._face_loss(node, f"node {node} is lost: {reason}", now=now)
+            self._blame_worker = False
+        elif self.phase is Phase.RUNNING and member.registered.is_server and not self.rules.replaces:
+            actions += self._fail(f"node {node} is lost: {reason}", now=now)
             self._blame_worker = False
         return actions
 
@@ -657,20 +694,38 @@ class Job:
         return actions
 
     def _gather(self, *, now: float) -> list[Action]:
-        candidates = [self._candidate(member) for member in self.members.values()]
-        decision = decide_world(candidates, first=self.generation == 0, now=now, rules=self.rules)
+        candidates = [self._candidate(member) for member in self._members(is_server=False)]
+        decision = self._await_servers(decide_world(candidates, first=self.generation == 0, now=now, rules=self.rules))
         self._decide_at = decision.wake_at
         if decision.members is not None:
             return self._publish(decision.members, decision.reason, now=now)
         if self._gather_until is not None and now >= self._gather_until:
-            names = ", ".join(sorted(self.members)) or "none"
             waited = f"{self.rules.join_timeout_s:g} s"
-            reason = f"no world within {waited}: {decision.reason} (here: {names})"
+            reason = f"no world within {waited}: {decision.reason}{self._absence(candidates)}"
             return self._finish(self._with_root_cause(Outcome(1, reason)), now=now)
         if decision.reason == self.waiting_reason:
             return []
         self.waiting_reason = decision.reason
         return [Tale(Waiting(decision.reason))]
+
+    def _seat_servers(self) -> tuple[str, ...]:
+        servers = [self._candidate(member) for member in self._members(is_server=True)]
+        return tuple(server.node for server in choose(servers, self.rules.num_servers, rules=self.rules))
+
+    def _await_servers(self, decision: Decision) -> Decision:
+        here, expected = len(self._members(is_server=True)), self.rules.num_servers
+        if here >= expected:
+            return decision
+        return replace(decision, members=None, reason=f"{decision.reason}, {here} of {expected} servers")
+
+    def _absence(self, candidates: list[Candidate]) -> str:
+        parts = []
+        if len(candidates) < self.rules.min_nodes:
+            parts.append(describe_absence(candidates, expected=self.rules.min_nodes))
+        servers = [self._candidate(member) for member in self._members(is_server=True)]
+        if len(servers) < self.rules.num_servers:
+            parts.append(f"servers {describe_absence(servers, expected=self.rules.num_servers)}")
+        return f" ({'; '.join(parts)})" if parts else ""
 
     def _publish(self, members: tuple[Candidate, ...], reason: str, *, now: float) -> list[Action]:
         if self.generation > 0:
@@ -681,12 +736,18 @@ class Job:
         self._gather_until = self._decide_at = None
         self._failures, self._succeeded, self._started, self._pids = [], set(), set(), {}
         self._blame_worker = False
-        self.world = World(self.generation, self.restart_count, place(members), self._store_of(members[0].store))
+        ignored = ""
+        if self.rules.rank_table:
+            members, ignored = seat_by_table(members, self.rules.rank_table)
+        servers = self._seat_servers() if self.world is None else self.world.servers
+        store = self._store_of(members[0].store)
+        self.world = World(self.generation, self.restart_count, place(members), store, servers=servers)
         for placement in self.world.placements:
             member = self.members[placement.node]
             member.previous_rank, member.placed_in = placement.group_rank, self.generation
         formed = WorldFormed(self.generation, self.restart_count, self.world.size, self.world.placements, reason)
-        return [Tale(formed), *self._remind_all()]
+        warnings: list[Action] = [Tale(RankTableIgnored(ignored))] if ignored else []
+        return [*warnings, Tale(formed), *self._remind_all()]
 
     def _settle(self, *, now: float) -> list[Action]:
         """A running job: is it repaired, is it done, and could it grow?"""
@@ -743,6 +804,10 @@ class Job:
         busy = status.phase in (NodePhase.RUNNING, NodePhase.BROKEN, NodePhase.SUCCEEDED)
         if self.phase is Phase.FINISHED and self.outcome is not None:
             return Finish(self.outcome)
+        if member.registered.is_server:
+            # It only has to learn its rank, once; how the world is repaired is none of its business.
+            unaware = status.phase is NodePhase.READY and self.phase is Phase.RUNNING
+            return Run(self.world) if unaware and self.world is not None else None
         if self.phase is Phase.STOPPING:
             on_its_way = status.phase in (NodePhase.DRAINING, NodePhase.LEAVING, NodePhase.LEFT)
             done = on_its_way or _is_idle(member, self.generation)
@@ -790,7 +855,15 @@ class Job:
 
     def _not_stopped(self) -> list[str]:
         """Nodes that may still have live workers."""
-        return [name for name, member in self.members.items() if not _is_idle(member, self.generation)]
+        workers = self._members(is_server=False)
+        return [member.registered.node for member in workers if not _is_idle(member, self.generation)]
+
+    def _members(self, *, is_server: bool) -> list[Member]:
+        return [member for member in self.members.values() if member.registered.is_server is is_server]
+
+    def _is_watching(self) -> bool:
+        """Whether silence and death mean anything: before there is a world, always."""
+        return self.rules.heartbeat or self.world is None
 
     def _candidate(self, member: Member) -> Candidate:
         registered = member.registered
@@ -802,6 +875,7 @@ class Job:
             member.ready_at,
             registered.wanted_rank,
             member.previous_rank,
+            registered.machine,
         )
 
 

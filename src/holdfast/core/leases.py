@@ -11,31 +11,33 @@ class Leases:
 
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
-        self._until: dict[str, float] = {}
+        self._heard_at: dict[str, float] = {}
 
     def renew(self, holder: str, *, now: float) -> None:
-        self._until[holder] = now + self.lease_s
+        self._heard_at[holder] = now
 
     def drop(self, holder: str) -> None:
-        self._until.pop(holder, None)
+        self._heard_at.pop(holder, None)
 
     def holds(self, holder: str, *, now: float) -> bool:
-        until = self._until.get(holder)
-        return until is not None and now < until
+        heard_at = self._heard_at.get(holder)
+        return heard_at is not None and now < heard_at + self.lease_s
 
-    def remaining_s(self, holder: str, *, now: float) -> float:
-        return max(0.0, self._until.get(holder, now) - now)
+    def silence_s(self, holder: str, *, now: float) -> float:
+        """How long nothing has been heard of a holder."""
+        return now - self._heard_at[holder]
 
     def expired(self, *, now: float) -> list[str]:
         """Holders whose lease ran out, longest dead first."""
         # `<=`: at the deadline itself the holder has already missed it.
-        gone = [holder for holder, until in self._until.items() if until <= now]
-        return sorted(gone, key=lambda holder: (self._until[holder], holder))
+        gone = [holder for holder, heard_at in self._heard_at.items() if heard_at + self.lease_s <= now]
+        return sorted(gone, key=lambda holder: (self._heard_at[holder], holder))
 
     def renew_all(self, *, now: float) -> None:
         """After a master's restart: nobody could have been heard in between."""
-        for holder in self._until:
-            self._until[holder] = now + self.lease_s
+        for holder in self._heard_at:
+            self._heard_at[holder] = now
 
     def next_deadline(self) -> float | None:
-        return min(self._until.values(), default=None)
+        first = min(self._heard_at.values(), default=None)
+        return None if first is None else first + self.lease_s

@@ -6,8 +6,9 @@ rank while the world has room for it, so a restart without losses gives every wo
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.ids import Address, Placement
@@ -27,6 +28,7 @@ class Candidate:
     """When it became ready; None while it is still stopping workers."""
     wanted_rank: int | None = None
     previous_rank: int | None = None
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,25 @@ def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, ru
         return Decision(None, f"{len(ready)} of {rules.min_nodes} nodes are here")
     if len(ready) >= rules.max_nodes:
         reason = f"{rules.max_nodes} of {rules.max_nodes} nodes are here"
-        return Decision(_choose(ready, rules.max_nodes), reason)
+        return Decision(choose(ready, rules.max_nodes, rules=rules), reason)
     if not first:
         reason = f"{len(ready)} of {rules.max_nodes} nodes are here and that is enough"
-        return Decision(_choose(ready, rules.max_nodes), reason)
+        return Decision(choose(ready, rules.max_nodes, rules=rules), reason)
     times = sorted(c.ready_at for c in ready if c.ready_at is not None)
     closes_at = times[rules.min_nodes - 1] + rules.last_call_s
     if now < closes_at:
         return Decision(None, f"{len(ready)} nodes are here, open for up to {rules.max_nodes}", closes_at)
-    return Decision(_choose(ready, rules.max_nodes), f"{len(ready)} nodes are here and the door is closed")
+    members = choose(ready, rules.max_nodes, rules=rules)
+    return Decision(members, f"{len(ready)} nodes are here and the door is closed")
+
+
+def describe_absence(candidates: Sequence[Candidate], *, expected: int) -> str:
+    """Who is missing, where the ranks tell; else who is here."""
+    ranks = {candidate.wanted_rank for candidate in candidates}
+    if candidates and None not in ranks:
+        return f"missing: {', '.join(str(rank) for rank in range(expected) if rank not in ranks)}"
+    names = ", ".join(sorted(candidate.node for candidate in candidates)) or "none"
+    return f"here: {names}; {expected - len(candidates)} missing"
 
 
 def seat(members: Sequence[Candidate]) -> list[Candidate]:
@@ -79,25 +91,52 @@ def place(members: Sequence[Candidate]) -> tuple[Placement, ...]:
     placements: list[Placement] = []
     first_rank = 0
     for group_rank, member in enumerate(members):
-        placements.append(Placement(member.node, group_rank, first_rank, member.num_workers, member.host))
+        placements.append(
+            Placement(member.node, group_rank, first_rank, member.num_workers, member.host, member.machine)
+        )
         first_rank += member.num_workers
     return tuple(placements)
 
 
-def _choose(ready: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
+def choose(ready: Sequence[Candidate], most: int, *, rules: JobRules) -> tuple[Candidate, ...]:
     """The first `most` of those who are ready, seated. Sorted only here: nodes join one by one, and thousands do."""
-    return tuple(seat(sorted(ready, key=_order)[:most]))
+    order = _by_address if rules.by_address else _by_name
+    return tuple(seat(sorted(ready, key=lambda each: (*_claims(each), *order(each)))[:most]))
 
 
-def _order(candidate: Candidate) -> tuple[object, ...]:
-    """The user's rank first, then the old rank, then newcomers by host and name (node2 before node10)."""
+def seat_by_table(
+    members: Sequence[Candidate], table: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[Candidate, ...], str]:
+    """`members` with the ranks that the table gives to their addresses; or as they are, and why it does not fit."""
+    here: dict[str, list[Candidate]] = {}
+    for member in members:
+        here.setdefault(member.store.host, []).append(member)
+    for address in (*here, *table):
+        planned, found = len(table.get(address, ())), len(here.get(address, ()))
+        if planned != found:
+            return tuple(members), f"it has {planned} ranks for {address}, where {found} workers are"
+    seats = {
+        rank: member for address, ranks in table.items() for rank, member in zip(ranks, here[address], strict=True)
+    }
+    return tuple(seats[rank] for rank in range(len(members))), ""
+
+
+def _claims(candidate: Candidate) -> tuple[int, int]:
+    """The user's rank first, then the old rank, then newcomers."""
     late = 1 << 30
     return (
         candidate.wanted_rank if candidate.wanted_rank is not None else late,
         candidate.previous_rank if candidate.previous_rank is not None else late,
-        _natural(candidate.host),
-        _natural(candidate.node),
     )
+
+
+def _by_name(candidate: Candidate) -> tuple[object, ...]:
+    """By host and name, node2 before node10."""
+    return _natural(candidate.host), _natural(candidate.node)
+
+
+def _by_address(candidate: Candidate) -> tuple[object, ...]:
+    return ipaddress.ip_address(candidate.store.host).packed, candidate.node
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -67,6 +67,18 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class RankTableIgnored:
+    """The rank table does not fit those who came, so ranks were given automatically."""
+
+    kind: ClassVar[str] = "rank_table_ignored"
+    level: ClassVar[str] = "warning"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"warning: the rank table is not used, ranks are given automatically: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class WorldFormed:
     """The next world was published to its nodes."""
 
@@ -220,6 +232,7 @@ Record = (
     | NodeRefused
     | NodeLost
     | Waiting
+    | RankTableIgnored
     | WorldFormed
     | WorkersStarted
     | WorkerFailed

@@ -10,7 +10,9 @@ kills whatever the script left behind.
 
 from __future__ import annotations
 
+import math
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.core.faults import signal_name
@@ -248,6 +250,8 @@ class GroupSpec:
     drain_s: float
     shutdown_s: float
     hosts_master: bool
+    draw: Callable[[], float] = lambda: 0.0
+    """A random number from 0 to 1, for the time to the next beat."""
 
 
 class WorkerGroup:
@@ -284,7 +288,7 @@ class WorkerGroup:
         self._sweeping = False
         self._seq = 0
         self._heard_at = now
-        self._beat_at = now + spec.rules.beat_s
+        self._beat_at = self._next_beat(now=now)
         self._kill_at: float | None = None
         self._give_up_at: float | None = None
 
@@ -604,5 +608,11 @@ class WorkerGroup:
 
     def _report(self, *, now: float) -> Report:
         self._seq += 1
-        self._beat_at = now + self.spec.rules.beat_s
+        self._beat_at = self._next_beat(now=now)
         return Report(self._seq, self.status())
+
+    def _next_beat(self, *, now: float) -> float:
+        rules = self.spec.rules
+        if not rules.heartbeat and self.phase in ACTIVE:
+            return math.inf
+        return now + rules.beat_s + rules.beat_spread_s * self.spec.draw()

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from holdfast.core import job as core
+from holdfast.core.agreement import disagreements
 from holdfast.core.ids import Order
 from holdfast.core.story import Record
+from holdfast.errors import JobError
 from holdfast.observe.entries import make_entry
 from holdfast.stores.journal import Journal
 from holdfast.wire.messages import Accepted, Ack, Denied, Happened, Message, order_message
@@ -64,12 +66,17 @@ class Driver:
         """The job as the journal left it, or a new one if the journal is empty."""
         now = time.monotonic()
         began = journal.started_at(now)
+        job = make_job(began)
         past = list(journal.replay())
         if not past:
+            journal.keep_settings(job.rules.lasting)
             return cls(make_job(now), journal, offset_s=0.0, started_at=now)
+        if differences := disagreements(job.rules.lasting, journal.settings(), whose=("now", "there")):
+            advice = "start with those again, or with another recovery path"
+            raise JobError(f"the state that is kept is of a job with other settings: {differences}; {advice}")
         # A monotonic clock starts anew with the machine; the job's time must not go back.
         last = past[-1][0]
-        driver = cls(make_job(began), journal, offset_s=max(0.0, last - now), started_at=began)
+        driver = cls(job, journal, offset_s=max(0.0, last - now), started_at=began)
         for then, wall, event in past:
             for action in driver.job.handle(event, now=then):
                 if isinstance(action, core.Tale):
@@ -150,7 +157,7 @@ class Driver:
         now, wall = self.now(), time.time()
         beat = isinstance(event, core.StatusReported) and self.job.is_old_news(event)
         actions = self.job.handle(event, now=now)
-        if not beat and not core.changes_nothing(event, actions):
+        if not beat and not core.changes_nothing(event, actions, rules=self.job.rules):
             self._journal.append(event, now=now, wall=wall)
         for action in actions:
             self._perform(action, now=now, wall=wall)

@@ -159,6 +159,9 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
             message.job_id,
             (message.min_nodes, message.max_nodes),
             message.status,
+            message.computer,
+            message.agreed,
+            message.is_server,
         )
     )
     try:

@@ -74,6 +74,8 @@ class Step:
 class Run:
     """This process's part in the job."""
 
+    role = "worker"
+
     def __init__(self, spec: WorkerSpec, *, connect: Callable[[Callable[[], None]], Line] | None = None) -> None:
         self.device = _device(spec.local_rank)
         self._spec = spec

@@ -115,7 +115,7 @@ class Master:
         beat = isinstance(event, core.StatusReported) and self._job.is_old_news(event)
         self._witness.see(event, job)
         actions = job.handle(event, now=now)
-        if not beat and not core.changes_nothing(event, actions):
+        if not beat and not core.changes_nothing(event, actions, rules=job.rules):
             self._journal.append((now, event))
             if self.dies_half_way:
                 self.dies_half_way = False

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from holdfast.spec.strategy import Strategy
@@ -35,19 +36,43 @@ class JobRules:
     """How long the door stays open once `min_nodes` have joined; a latecomer costs everyone a restart."""
     beat_s: float = 1.0
     """How often an agent tells the master its status when nothing happens."""
+    beat_spread_s: float = 0.0
+    """Up to so much is added to each beat, at random: so that many nodes do not all beat at once."""
+    heartbeat: bool = True
+    """Whether nodes that have formed a world are watched; if not, none is given up for its silence or its death."""
     lease_s: float = 5.0
     """Silence after which the master gives a node up; long enough to survive a few lost beats."""
     max_spares: int = 1024
     """Nodes beyond `max_nodes` that may wait for a place; a bound, not a limit anybody should meet."""
+    rejection_s: float | None = None
+    """Silence of a node after which another one may take its id, before it is given up; null: never."""
+    num_servers: int = 0
+    """Parameter servers that have to be there too; they have ranks of their own and no part in any world."""
+    by_address: bool = False
+    """Whether ranks follow from the nodes' addresses and ids, rather than from their host names."""
+    rank_table: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Address to ranks, as planned; used if it fits those who come."""
+    agreed: dict[str, str] = field(default_factory=dict)
+    """Settings by name that every node has to be told alike."""
     store: tuple[str, int] | None = None
     """Where the workers of every world find each other; None leaves it to the first node of each."""
     stop_timeout_s: float = 60.0
     """From the order to stop until a node that has not stopped its workers is given up."""
 
     @property
+    def lasting(self) -> dict[str, str]:
+        """What a master that is started again has to be told as before: else it would not decide as it did."""
+        return {**self.agreed, "the rejection window": str(self.rejection_s), "the rank table": str(self.rank_table)}
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a lost node's place may be taken while the others wait."""
+        return self.max_spares > 0 or Strategy.RECOVER in self.strategies
+
+    @property
     def fence_s(self) -> float:
         """Silence after which an agent kills its own workers: always before the master replaces them."""
-        return self.lease_s * 0.9
+        return self.lease_s * 0.9 if self.heartbeat else math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -49,6 +49,14 @@ class Journal:
         began: float = self._db.execute("SELECT now FROM journal WHERE seq = 0").fetchone()[0]
         return began
 
+    def keep_settings(self, settings: dict[str, str]) -> None:
+        self._db.execute("UPDATE journal SET event = ? WHERE seq = 0", (msgspec.msgpack.encode(settings),))
+
+    def settings(self) -> dict[str, str]:
+        """What the job began with."""
+        (data,) = self._db.execute("SELECT event FROM journal WHERE seq = 0").fetchone()
+        return msgspec.msgpack.decode(data, type=dict[str, str])
+
     def append(self, event: job.Event, *, now: float, wall: float) -> None:
         """`now` is what the core was told; `wall` is for people only."""
         row = (now, wall, type(event).__name__, msgspec.msgpack.encode(event))

@@ -1,8 +1,9 @@
-"""Whether a process of this machine is gone for certain."""
+"""Which machine this is, and whether a process of it is gone for certain."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,19 @@ def machine_id() -> str:
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
+
+
+@cache
+def computer_id() -> str:
+    """Equal for two processes that share a machine as others see it: one boot, one network.
+
+    Not its name: machines may have the same one. Containers that have their own network count for machines.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return socket.gethostname()
 
 
 async def is_dead(pid: int, *, within_s: float = 0.25) -> bool:

@@ -47,6 +47,10 @@ class Register(Message, frozen=True):
     status: NodeStatus
     seen: int
     """The last entry of the story that got here; -1 on a first connection, which begins with what comes next."""
+    computer: str
+    """Identifies the machine, whose workers are counted together for their local ranks."""
+    agreed: dict[str, str]
+    is_server: bool
 
 
 class Reported(Message, frozen=True):

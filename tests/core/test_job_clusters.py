@@ -1,0 +1,259 @@
+"""Jobs whose nodes nobody launched: ids, windows, servers, rank tables, and settings that must be alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from driving import READY, Master, orders, refusals, registration, rules, tales
+
+from holdfast.core import job
+from holdfast.core.ids import Address, Finish, NodePhase, Run, StepFault
+from holdfast.core.story import NodeLost, RankTableIgnored
+from holdfast.spec.job import JobRules
+from holdfast.spec.strategy import Strategy
+
+RECOVERY = (Strategy.RETRY, Strategy.RECOVER, Strategy.EXIT)
+
+
+def cluster(num_workers: int = 2, **changes: object) -> JobRules:
+    common = {
+        "min_nodes": num_workers,
+        "max_nodes": num_workers,
+        "max_spares": 0,
+        "max_restarts": 0,
+        "by_address": True,
+    }
+    return rules(**{**common, "strategies": RECOVERY, "rejection_s": 6.0, **changes})
+
+
+def come(master: Master, node: str, **changes: object) -> list[job.Action]:
+    address = changes.pop("address", "10.0.0.1")
+    limits = (master.job.rules.min_nodes, master.job.rules.max_nodes)
+    wanted = int(node.removeprefix("server-")) if node.removeprefix("server-").isdecimal() else None
+    event = replace(registration(node, num_workers=1, wanted_rank=wanted), nodes=limits, store=Address(address, 0))
+    return master.handle(replace(event, is_server=node.startswith("server-"), **changes))
+
+
+def train(master: Master, *nodes: str) -> None:
+    generation = master.job.generation
+    for node in nodes:
+        master.report(node, NodePhase.RUNNING, generation, pids=(1,), attached=True)
+
+
+def seats(master: Master) -> list[str]:
+    return [placement.node for placement in master.job.world.placements]
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_differ_are_refused_each_with_both_values():
+    master = Master(cluster(agreed={"WORKERS": "2", "TIMEOUT": "30", "SAME": "1"}))
+    refused = refusals(come(master, "0", agreed={"WORKERS": "3", "SAME": "1"}))[0]
+    assert refused.retry_after_s is None
+    assert "WORKERS is 3 here and 2 at the scheduler" in refused.reason
+    assert "TIMEOUT is unset here and 30 at the scheduler" in refused.reason
+    assert "SAME" not in refused.reason
+    assert not refusals(come(master, "0", agreed={"WORKERS": "2", "TIMEOUT": "30", "SAME": "1"}))
+
+
+def test_who_has_no_address_is_refused():
+    refused = refusals(come(Master(cluster()), "0", address="somewhere"))[0]
+    assert refused.reason == "'somewhere' is not an address, and ranks follow from addresses"
+
+
+# --- ranks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "addresses", [("10.0.0.9", "10.0.0.10", "10.0.0.10"), ("fd00::9", "fd00::a:0", "fd00::a:0")], ids=["IPv4", "IPv6"]
+)
+def test_ranks_follow_from_the_bytes_of_addresses_then_from_ids(addresses: tuple[str, ...]):
+    master = Master(cluster(3))
+    for node, address in zip("cba", addresses, strict=True):
+        come(master, node, address=address)
+    assert seats(master) == ["c", "a", "b"]
+
+
+def test_numbers_are_ranks_and_the_others_fill_the_gaps():
+    master = Master(cluster(3))
+    for node in ("1", "b", "a"):
+        come(master, node)
+    assert seats(master) == ["a", "1", "b"]
+
+
+def test_a_rank_table_that_fits_wins_over_numbers():
+    master = Master(cluster(3, rank_table={"10.0.0.1": (2, 0), "10.0.0.2": (1,)}))
+    for node, address in (("0", "10.0.0.1"), ("1", "10.0.0.1"), ("2", "10.0.0.2")):
+        come(master, node, address=address)
+    assert seats(master) == ["1", "2", "0"]
+
+
+def test_a_rank_table_that_does_not_fit_is_ignored_and_that_is_said():
+    master = Master(cluster(2, rank_table={"10.0.0.1": (0,), "10.0.0.3": (1,)}))
+    actions = come(master, "a", address="10.0.0.1") + come(master, "b", address="10.0.0.2")
+    assert seats(master) == ["a", "b"]
+    assert tales(actions, RankTableIgnored) == [RankTableIgnored("it has 0 ranks for 10.0.0.2, where 1 workers are")]
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        (("0", "4", "server-1"), "(missing: 1, 2, 3; servers missing: 0, 2)"),
+        (("a", "3"), "(here: 3, a; 3 missing; servers here: none; 3 missing)"),
+        (("0", "1", "2", "3", "4", "server-x"), "(servers here: server-x; 2 missing)"),
+    ],
+)
+def test_too_few_end_in_time_and_say_who_is_missing(here: tuple[str, ...], said: str):
+    master = Master(cluster(5, num_servers=3, lease_s=1000.0))
+    for node in here:
+        come(master, node)
+    actions = master.wait(100.0)
+    assert master.job.outcome.reason.endswith(said)
+    assert set(orders(actions)) == set(here)
+
+
+# --- one id, two processes ------------------------------------------------------------------------------------
+
+
+def test_another_process_with_an_id_waits_until_the_window_is_over_and_then_takes_it():
+    master = Master(cluster())
+    come(master, "0")
+    come(master, "1")
+    train(master, "0", "1")
+    master.now = 5.9
+    refused = refusals(come(master, "1", nonce="new"))[0]
+    assert refused.reason == "node id '1' is held by pid 7 on host-1; free in 0.1 s"
+    assert refused.retry_after_s == pytest.approx(0.1)
+    master.now = 6.0
+    actions = come(master, "1", nonce="new", host="elsewhere", pid=8)
+    assert job.Accept("1", "new") in actions
+    assert job.Refuse("1", "1", "pid 8 on elsewhere has taken node id '1'", None) in actions
+    assert [tale.node for tale in tales(actions, NodeLost)] == ["1"]
+    assert master.job.generation == 2, "the newcomer has the place of the other"
+    assert seats(master) == ["0", "1"]
+
+
+def test_who_was_replaced_does_not_come_back():
+    master = Master(cluster(rejection_s=0.0))
+    come(master, "0")
+    come(master, "0", nonce="new")
+    refused = refusals(come(master, "0"))[0]
+    assert (refused.reason, refused.retry_after_s) == ("another process has taken node id '0'", None)
+    assert master.job.members["0"].nonce == "new"
+
+
+def test_a_heartbeat_opens_the_window_again_and_a_reconnect_is_never_refused():
+    master = Master(cluster())
+    come(master, "0")
+    master.now = 5.0
+    master.beat("0")
+    master.now = 9.0
+    assert refusals(come(master, "0", nonce="new"))[0].reason.endswith("free in 2.0 s")
+    assert job.Accept("0", "0") in come(master, "0")
+
+
+def test_there_is_no_window_for_the_dead():
+    master = Master(cluster())
+    come(master, "0")
+    master.handle(job.AgentDied("0", "0", "its pid is gone"))
+    assert job.Accept("0", "new") in come(master, "0", nonce="new")
+
+
+# --- nobody watches -------------------------------------------------------------------------------------------
+
+
+def test_without_heartbeats_nobody_is_lost_once_there_is_a_world():
+    master = Master(cluster(heartbeat=False, strategies=(Strategy.EXIT,)))
+    come(master, "0")
+    come(master, "1")
+    train(master, "0", "1")
+    assert master.job.next_deadline() is None
+    assert master.wait(1000.0) == []
+    assert master.handle(job.AgentDied("1", "1", "its pid is gone")) == []
+    fault = StepFault(0, "0", 3, "communication", "connection closed by peer")
+    master.report("0", NodePhase.BROKEN, 1, pids=(1,), attached=True, faults=(fault,))
+    master.wait(2000.0)
+    assert master.job.phase is job.Phase.RUNNING
+
+
+def test_without_heartbeats_silence_still_counts_before_there_is_a_world():
+    master = Master(cluster(heartbeat=False))
+    come(master, "0")
+    assert [tale.node for tale in tales(master.wait(10.0), NodeLost)] == ["0"]
+
+
+def test_without_heartbeats_the_dead_are_replaced_when_somebody_comes_for_their_place():
+    master = Master(cluster(heartbeat=False))
+    come(master, "0")
+    come(master, "1")
+    train(master, "0", "1")
+    death = job.AgentDied("1", "1", "its pid is gone")
+    assert not job.changes_nothing(death, master.handle(death), rules=master.job.rules), "a restarted master knows it"
+    assert job.Accept("1", "new") in come(master, "1", nonce="new")
+    assert master.job.generation == 2
+
+
+# --- servers --------------------------------------------------------------------------------------------------
+
+
+def formed(**changes: object) -> Master:
+    master = Master(cluster(1, num_servers=2, **changes))
+    come(master, "server-b")
+    come(master, "0")
+    assert master.job.phase is job.Phase.GATHERING
+    assert master.job.waiting_reason == "1 of 1 nodes are here, 1 of 2 servers"
+    come(master, "server-a")
+    train(master, "0")
+    return master
+
+
+def test_servers_have_ranks_of_their_own_and_no_part_in_the_world():
+    master = formed()
+    assert seats(master) == ["0"]
+    assert master.job.world.servers == ("server-a", "server-b")
+    assert orders(master.beat("server-a")) == {"server-a": Run(master.job.world)}
+    master.report("server-a", NodePhase.RUNNING, 1)
+    assert orders(master.beat("server-a")) == {}
+    assert refusals(come(master, "server-c"))[0].reason == "2 servers have joined already, and this is one too many"
+    master.report("0", NodePhase.SUCCEEDED, 1)
+    assert orders(master.beat("server-a")) == {"server-a": Finish(master.job.outcome)}
+    assert master.job.outcome.exit_code == 0
+
+
+def test_a_number_is_the_rank_of_a_server_too():
+    master = Master(cluster(1, num_servers=2))
+    for node in ("server-1", "server-0", "0"):
+        come(master, node)
+    assert master.job.world.servers == ("server-0", "server-1")
+    refused = refusals(come(master, "server-2"))[0]
+    assert refused.reason == "node id 2 is out of range: 2 servers have ids below 2"
+
+
+def test_without_recovery_a_lost_server_ends_the_job():
+    master = formed(strategies=(Strategy.EXIT,))
+    master.handle(job.AgentDied("server-b", "server-b", "its pid is gone"))
+    assert master.job.phase is job.Phase.STOPPING
+    master.report("0", NodePhase.READY, 1)
+    assert "node server-b is lost: its pid is gone" in master.job.outcome.reason
+
+
+@pytest.mark.parametrize("name", ["server-b", "server-z"])
+def test_with_recovery_a_lost_server_is_replaced_and_training_does_not_notice(name: str):
+    master = formed()
+    assert orders(master.handle(job.AgentDied("server-b", "server-b", "its pid is gone"))) == {}
+    come(master, name, nonce="new", status=READY)
+    assert master.job.world.servers == ("server-a", name)
+    assert master.job.generation == 1
+
+
+def test_servers_keep_their_ranks_when_all_workers_start_again():
+    master = formed(max_restarts=1)
+    master.handle(job.AgentDied("server-a", "server-a", "its pid is gone"))
+    come(master, "server-z", nonce="new")
+    assert master.job.world.servers == ("server-z", "server-b")
+    master.handle(job.AgentDied("0", "0", "its pid is gone"))
+    come(master, "0", nonce="new")
+    assert master.job.generation == 2
+    assert master.job.world.servers == ("server-z", "server-b")
