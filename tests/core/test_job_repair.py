@@ -9,12 +9,13 @@ from driving import Master, failure, orders, rules, tales
 
 from holdfast.core import job
 from holdfast.core.ids import NodePhase, Prepare, Run, StepFault, WorkerFailure
-from holdfast.core.job import MAX_IN_A_ROW
+from holdfast.core.job import DUMP_S, MAX_IN_A_ROW
 from holdfast.core.story import IncidentClosed, IncidentOpened, JobFinished
 from holdfast.spec.strategy import Strategy
 
 RUNNING, BROKEN = NodePhase.RUNNING, NodePhase.BROKEN
-ONE_NODE = rules(min_nodes=1, max_nodes=1, strategies=tuple(Strategy), max_restarts=0, lease_s=1000.0)
+USUAL = tuple(strategy for strategy in Strategy if strategy is not Strategy.DUMP)
+ONE_NODE = rules(min_nodes=1, max_nodes=1, strategies=USUAL, max_restarts=0, lease_s=1000.0)
 PIDS = (10, 11)
 
 
@@ -128,7 +129,7 @@ def test_when_no_worker_is_left_the_job_ends_and_says_why(master: Master):
 
 # --- lost nodes -----------------------------------------------------------------------------------------------
 
-TWO_NODES = rules(min_nodes=2, max_nodes=2, strategies=tuple(Strategy), max_restarts=3, lease_s=1000.0)
+TWO_NODES = rules(min_nodes=2, max_nodes=2, strategies=USUAL, max_restarts=3, lease_s=1000.0)
 
 
 def two_nodes(*spares: str) -> Master:
@@ -193,7 +194,7 @@ def test_a_node_that_never_comes_ends_the_wait():
 
 
 def test_another_loss_during_the_wait_is_the_next_incident_and_both_are_filled_together():
-    master = Master(rules(min_nodes=3, max_nodes=3, strategies=tuple(Strategy), lease_s=1000.0))
+    master = Master(rules(min_nodes=3, max_nodes=3, strategies=USUAL, lease_s=1000.0))
     master.form("a", "b", "c")
     for node in ("a", "b", "c"):
         master.report(node, RUNNING, 1, pids=PIDS, attached=True, committed=1)
@@ -218,10 +219,10 @@ def test_the_loss_of_all_holders_of_the_state_is_a_restart(attached: bool):
 
 # --- smaller and larger worlds --------------------------------------------------------------------------------
 
-WITHOUT_ELASTIC = tuple(strategy for strategy in Strategy if strategy is not Strategy.ELASTIC_TRAINING)
+WITHOUT_ELASTIC = tuple(strategy for strategy in USUAL if strategy is not Strategy.ELASTIC_TRAINING)
 
 
-def elastic(*nodes: str, strategies: tuple[Strategy, ...] = tuple(Strategy), attached: bool = True) -> Master:
+def elastic(*nodes: str, strategies: tuple[Strategy, ...] = USUAL, attached: bool = True) -> Master:
     master = Master(rules(min_nodes=1, max_nodes=3, strategies=strategies, lease_s=1000.0))
     master.form(*nodes)
     train(master, *nodes, attached=attached)
@@ -253,7 +254,7 @@ def test_enough_nodes_without_a_spare_go_on_at_once_as_a_smaller_world():
     assert master.job.restart_count == 0
 
 
-@pytest.mark.parametrize(("strategies", "attached"), [(WITHOUT_ELASTIC, True), (tuple(Strategy), False)])
+@pytest.mark.parametrize(("strategies", "attached"), [(WITHOUT_ELASTIC, True), (USUAL, False)])
 def test_where_workers_cannot_go_on_in_a_smaller_world_they_start_again(
     strategies: tuple[Strategy, ...], attached: bool
 ):
@@ -306,3 +307,63 @@ def test_a_node_that_comes_to_workers_without_the_sdk_makes_them_start_again():
     master.now += master.job.rules.last_call_s
     master.handle(job.TimePassed())
     assert master.job.phase is job.Phase.STOPPING
+
+
+# --- the last step --------------------------------------------------------------------------------------------
+
+
+def with_dump(*nodes: str, min_nodes: int) -> Master:
+    master = Master(
+        rules(min_nodes=min_nodes, max_nodes=min_nodes, strategies=tuple(Strategy), max_restarts=0, lease_s=1000.0)
+    )
+    master.form(*nodes)
+    train(master, *nodes)
+    return master
+
+
+def dumping(actions: list[job.Action], node: str) -> bool:
+    order = orders(actions)[node]
+    return isinstance(order, Run) and order.world.dumps
+
+
+def test_when_no_node_comes_the_others_save_the_last_step_and_the_job_ends():
+    master = with_dump("a", "b", min_nodes=2)
+    die(master, "b")
+    master.now += master.job.rules.join_timeout_s
+    actions = master.handle(job.TimePassed())
+    opened = tales(actions, IncidentOpened)
+    assert [tale.strategy for tale in opened] == ["dump"]
+    assert "no recover: no node came within 100 s" in opened[0].reason
+    assert dumping(actions, "a")
+    assert placed(actions, "a") == {"a": 0}
+    assert [tale.verdict for tale in tales(train(master, "a"), IncidentClosed)] == ["dumped"]
+    finished = tales(master.report("a", NodePhase.READY, 3), JobFinished)
+    assert "no node took the place of b within 100 s; the last step was saved" in finished[0].outcome.reason
+
+
+def test_the_scripts_own_fault_is_not_run_again_but_the_step_before_it_is_saved():
+    master = with_dump("a", min_nodes=1)
+    bug = failure(0, error="ValueError: bug", step=5)
+    lose(master, bug)
+    master.report("a", RUNNING, 2, pids=PIDS, attached=True)
+    assert dumping(lose(master, bug), "a")
+    commit(master)
+    finished = tales(master.report("a", NodePhase.READY, 3), JobFinished)
+    assert "the last step was saved" in finished[0].outcome.reason
+
+
+@pytest.mark.parametrize("trouble", ["another loss", "too slow"])
+def test_a_step_that_cannot_be_saved_ends_the_job_nevertheless(trouble: str):
+    master = with_dump("a", min_nodes=1)
+    bug = failure(0, error="ValueError: bug", step=5)
+    lose(master, bug)
+    master.report("a", RUNNING, 2, pids=PIDS, attached=True)
+    lose(master, bug)
+    if trouble == "another loss":
+        actions = lose(master, crash(1, step=5))
+    else:
+        master.now += DUMP_S
+        actions = master.handle(job.TimePassed())
+    assert [tale.verdict for tale in tales(actions, IncidentClosed)] == ["failed"]
+    finished = tales(master.report("a", NodePhase.READY, 3), JobFinished)
+    assert "the last step was not saved" in finished[0].outcome.reason

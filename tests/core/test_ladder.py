@@ -26,8 +26,23 @@ HEALTHY = Situation(num_lost=0, num_alive=4, all_attached=True, repeated=False, 
         ),
         (replace(HEALTHY, num_lost=4, num_alive=0), Strategy.EXIT, "no live worker holds the state"),
         (replace(HEALTHY, all_attached=False), Strategy.EXIT, "not every worker uses the SDK"),
-        (replace(HEALTHY, repairs_left=False), Strategy.EXIT, "too many repairs"),
-        (replace(HEALTHY, repeated=True), Strategy.EXIT, "the script is at fault"),
+        (replace(HEALTHY, repairs_left=False), Strategy.DUMP, "too many repairs"),
+        (replace(HEALTHY, repeated=True), Strategy.DUMP, "the script is at fault"),
+        (
+            replace(HEALTHY, num_lost=2, num_alive=2, nodes_lost=1),
+            Strategy.RECOVER,
+            "2 processes alive to take the state from",
+        ),
+        (
+            replace(HEALTHY, num_lost=2, num_alive=2, nodes_lost=1, enough_nodes=3),
+            Strategy.ELASTIC_TRAINING,
+            "2 processes alive to go on with the same global batch",
+        ),
+        (
+            replace(HEALTHY, num_lost=2, num_alive=2, nodes_lost=1, waited_s=9.0),
+            Strategy.DUMP,
+            "2 processes alive to save the last step from",
+        ),
     ],
 )
 def test_the_finest_strategy_that_applies_is_chosen_and_says_why(situation: Situation, strategy: Strategy, reason: str):
@@ -54,6 +69,9 @@ def test_only_the_scripts_own_fault_forbids_a_restart():
         all_attached=st.booleans(),
         repeated=st.booleans(),
         repairs_left=st.booleans(),
+        nodes_lost=st.integers(0, 2),
+        enough_nodes=st.integers(0, 2),
+        waited_s=st.sampled_from([0.0, 60.0]),
     ),
     named=st.sets(st.sampled_from([s for s in Strategy if s is not Strategy.EXIT])),
 )

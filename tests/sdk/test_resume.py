@@ -180,6 +180,20 @@ def test_all_workers_are_lost_at_once_and_the_same_job_goes_on(train: Train, cal
     assert "holdfast: resumed at step" in job.err
 
 
+def test_what_cannot_be_repaired_is_saved_and_the_next_start_goes_on_from_it(
+    train: Train, calm: Calm, saved: Path
+) -> None:
+    job = train(saved, TOTAL, "--every", 1000, "--bug", 33, flags=("--recover-strategy", "recover-in-place,dump"))
+    assert job.wait(within_s=JOB_S) != 0
+    assert "ValueError: a bug" in job.err
+    assert f"holdfast: step 33 is saved in {saved / 'rank_0'}\n" in job.err
+    assert [event["strategy"] for event in job.events("incident_opened")] == ["recover-in-place", "dump"]
+    assert [event["verdict"] for event in job.events("incident_closed")] == ["followed", "dumped"]
+    again = train(saved, TOTAL)
+    assert ending(again) == calm.total
+    assert f"holdfast: resumed at step 33 from {saved}\n" in again.err
+
+
 def test_a_stream_goes_on_at_its_place(train: Train, tmp_path: Path) -> None:
     undisturbed = ending(train(tmp_path / "none", TOTAL, "--stream", "--no-checkpoints"))
     ending(train(tmp_path / "saved", SHORT, "--stream"))

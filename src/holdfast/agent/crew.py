@@ -122,6 +122,7 @@ class Crew:
             world.store.host,
             world.store.port,
             not world.repairs,
+            world.dumps,
         )
         self._attachments.send(action.pid, join)
 

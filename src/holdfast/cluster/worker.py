@@ -158,6 +158,7 @@ class Line:
             world.store.host,
             world.store.port,
             not world.repairs,
+            world.dumps,
         )
         with self._changed:
             self._join, self.arrived_at = join, time.monotonic()

@@ -51,6 +51,8 @@ class World:
     store: Address
     repairs: bool = False
     """Workers that live stay, and move from the world before into this one."""
+    dumps: bool = False
+    """Its workers save their state and train no more."""
     servers: tuple[str, ...] = ()
     """The nodes of parameter servers, by their rank among themselves."""
 

@@ -65,6 +65,9 @@ REFUSALS_TOLD, REFUSALS_WINDOW_S = 100, 3600.0
 SERVER_PREFIX = "server-"
 """In front of the id of every parameter server: they have the same numbers as workers."""
 
+DUMP_S = 600.0
+"""For the last step to be saved; afterwards the workers are stopped without it."""
+
 SETTLE_S = 0.3
 """A worker that lost a peer is believed to be the only one hurt after so long without news of a loss."""
 
@@ -262,6 +265,9 @@ class Job:
         """Lost nodes of the current world whose ranks wait for another node."""
         self._vacant_until: float | None = None
         self._in_a_row = 0
+        self._after_dump: tuple[str, bool] | None = None
+        """While the last step is being saved: why all are stopped then, and whether they may be started again."""
+        self._dump_until: float | None = None
         self._replaced: set[str] = set()
         """Nonces of incarnations whose id another one has taken while they may have lived."""
         self.incidents = 0
@@ -315,6 +321,7 @@ class Job:
             self._grow_at,
             self._settle_until,
             self._vacant_until,
+            self._dump_until,
         )
         return min((date for date in dates if date is not None and date < math.inf), default=None)
 
@@ -439,6 +446,8 @@ class Job:
 
     def _face(self, member: Member, *, now: float) -> list[Action]:
         """Workers are lost or failed a step, and others live: repair the world, or stop it."""
+        if self._after_dump is not None:
+            return self._end_dump(f"the last step was not saved: {self._symptom(member)}", now=now)
         if self._vacant:
             # They are all repaired together, once the world is whole again.
             return []
@@ -475,6 +484,8 @@ class Job:
         plan = ladder.choose(situation, allowed=self.rules.strategies)
         if plan.strategy is Strategy.EXIT:
             return self._fail(f"{symptom} ({plan.reason})", now=now, restartable=plan.restartable)
+        if plan.strategy is Strategy.DUMP:
+            return self._dump(symptom, plan, [p.node for p in self.world.placements], now=now)
         return [*self._open_incident(symptom, plan, now=now), *self._publish_repair(self.world.placements)]
 
     def _open_incident(self, symptom: str, plan: Plan, *, now: float) -> list[Action]:
@@ -486,25 +497,45 @@ class Job:
         self._incident = IncidentOpened(self.incidents, self.generation + 1, symptom, plan.strategy.value, plan.reason)
         return [*closed, Tale(self._incident)]
 
-    def _publish_repair(self, placements: tuple[Placement, ...]) -> list[Action]:
+    def _publish_repair(self, placements: tuple[Placement, ...], *, dumps: bool = False) -> list[Action]:
         """The world again, with these nodes; who lives in it goes on."""
         assert self.world is not None, "a running job has a world"
         self.generation += 1
         store = self._store_of(self.world.store)
         if placements[0].node != self.world.placements[0].node:
             store = self._store_of(self.members[placements[0].node].registered.store)
-        self.world = replace(self.world, generation=self.generation, placements=placements, store=store, repairs=True)
+        self.world = replace(
+            self.world, generation=self.generation, placements=placements, store=store, repairs=True, dumps=dumps
+        )
         for placement in placements:
             member = self.members[placement.node]
             member.previous_rank, member.placed_in = placement.group_rank, self.generation
         self._started, self._committed, self._failures = set(), set(), []
         return self._remind_all()
 
+    # --- the last step ----------------------------------------------------------------------------------------
+
+    def _dump(self, symptom: str, plan: Plan, nodes: list[str], *, now: float) -> list[Action]:
+        """Have these nodes save the last step, before all are stopped."""
+        self._after_dump, self._dump_until = (symptom, plan.restartable), now + DUMP_S
+        return [*self._open_incident(symptom, plan, now=now), *self._publish_repair(self._places(nodes), dumps=True)]
+
+    def _end_dump(self, trouble: str, *, now: float) -> list[Action]:
+        assert self._after_dump is not None, "a step is being saved"
+        symptom, restartable = self._after_dump
+        closed = self._close_incident("failed" if trouble else "dumped", now=now)
+        reason = f"{symptom}; {trouble or 'the last step was saved'}"
+        return [*closed, *self._fail(reason, now=now, restartable=restartable)]
+
     # --- a lost node ------------------------------------------------------------------------------------------
 
-    def _face_loss(self, node: str, symptom: str, *, now: float, leaving: bool = False) -> list[Action]:
+    def _face_loss(
+        self, node: str, symptom: str, *, now: float, leaving: bool = False, waited_s: float = 0.0
+    ) -> list[Action]:
         """Another node takes the ranks of a lost one, or the others go on without it; else all start again."""
         assert self.world is not None, "a running job has a world"
+        if self._after_dump is not None:
+            return self._end_dump(f"the last step was not saved: {symptom}", now=now)
         self._settle_until = None
         self._vacant.add(node)
         left = [p.node for p in self.world.placements if p.node not in self._vacant]
@@ -518,11 +549,15 @@ class Job:
             repairs_left=self._repairs.used(now=now) < self._repairs.limit and self._in_a_row < MAX_IN_A_ROW,
             nodes_lost=len(self._vacant),
             enough_nodes=len(left) if enough else 0,
+            waited_s=waited_s,
         )
         plan = ladder.choose(situation, allowed=self.rules.strategies)
         if plan.strategy is Strategy.EXIT:
             self._vacant, self._vacant_until = set(), None
             return self._resize(symptom, now=now) if leaving else self._fail(symptom, now=now)
+        if plan.strategy is Strategy.DUMP:
+            self._vacant, self._vacant_until = set(), None
+            return self._dump(symptom, plan, left, now=now)
         opened = self._open_incident(symptom, plan, now=now)
         if plan.strategy is Strategy.ELASTIC_TRAINING:
             self._vacant, self._vacant_until = set(), None
@@ -558,9 +593,9 @@ class Job:
     def _give_up_waiting(self, *, now: float) -> list[Action]:
         if self._vacant_until is None or now < self._vacant_until:
             return []
-        names, waited_s = ", ".join(sorted(self._vacant)), self.rules.join_timeout_s
-        self._vacant, self._vacant_until = set(), None
-        return self._fail(f"no node took the place of {names} within {waited_s:g} s", now=now) + self._advance(now=now)
+        nodes, waited_s = sorted(self._vacant), self.rules.join_timeout_s
+        symptom = f"no node took the place of {', '.join(nodes)} within {waited_s:g} s"
+        return self._face_loss(nodes[0], symptom, now=now, waited_s=waited_s) + self._advance(now=now)
 
     def _store_of(self, first: Address) -> Address:
         """Where the workers of a world meet, if the first of its nodes would have them at `first`."""
@@ -603,6 +638,8 @@ class Job:
             actions += self._lose(node, f"silent for {self.rules.lease_s:g} s", now=now)
         if self.phase is Phase.RUNNING and self._settle_until is not None and now >= self._settle_until:
             actions += self._repair(now=now)
+        if self.phase is Phase.RUNNING and self._dump_until is not None and now >= self._dump_until:
+            actions += self._end_dump(f"the last step was not saved within {DUMP_S:g} s", now=now)
         if self.phase is Phase.STOPPING and self._stop_until is not None and now >= self._stop_until:
             for node in self._not_stopped():
                 actions += self._lose(node, f"did not stop within {self.rules.stop_timeout_s:g} s", now=now)
@@ -646,7 +683,7 @@ class Job:
 
     def _fail(self, symptom: str, *, now: float, restartable: bool = True) -> list[Action]:
         """The current generation cannot go on; another one follows if the budget allows it."""
-        self._settle_until = None
+        self._settle_until = self._dump_until = self._after_dump = None
         self._failed_at = now
         self._blame_worker = True
         if not restartable:
@@ -755,6 +792,8 @@ class Job:
         if self._vacant:
             return self._fill(now=now)
         nodes = [placement.node for placement in self.world.placements]
+        if self._after_dump is not None and all(node in self._committed for node in nodes):
+            return self._end_dump("", now=now) + self._advance(now=now)
         if self._incident is not None and all(node in self._committed for node in nodes):
             timings = max((self.members[n].status.timings_ms for n in nodes), key=lambda t: sum(t.values()))
             closed = self._close_incident("repaired", now=now, timings_ms=timings)

@@ -65,7 +65,7 @@ class Checkpoints:
     def is_due(self, step: int) -> bool:
         return step > 0 and step % self._every == 0 and step != self._newest
 
-    def save(self, step: int, *, rank: int, num_ranks: int) -> None:
+    def save(self, step: int, *, rank: int, num_ranks: int) -> bool:
         """Save the state, which is that of `step` committed steps; if that fails, say so and let the training go on."""
         self._newest = step
         home = self._home(rank)
@@ -78,6 +78,13 @@ class Checkpoints:
                 files[old].unlink()
         except OSError as error:
             _say(f"rank {rank}: no checkpoint of step {step} in {home}: {error}; training goes on without it")
+            return False
+        return True
+
+    def dump(self, step: int) -> None:
+        """Save the state for all ranks: whoever is rank 0 has it, and that is enough."""
+        if step > 0 and self.save(step, rank=0, num_ranks=1):
+            _say(f"step {step} is saved in {self._home(0)}")
 
     # --- when a job begins --------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ them has committed. Nobody has to be asked, so the master is not in the way of a
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ GROUP_TIMEOUT_S = 1800.0
 """What torch.distributed takes too; a world that changed ends every wait long before."""
 VERDICT_TIMEOUT_S = 120.0
 """From a fault reported by this rank to a new world; on expiry the fault is raised as the script's own."""
+
+DUMPED_S = 900.0
+"""For those who have saved their state to be stopped; on expiry they end by an error."""
 
 UNASKED, REFUSED = -1, -2
 """In place of a number of checkpoints: it was not asked to save any, or is not in need of them; it cannot save any."""
@@ -129,6 +133,8 @@ class Membership:
                 if self._group is not None:
                     self._group.build_subgroups()
                 self._agree(newest, in_section=in_section)
+                if newest.dumps:
+                    self._dump(newest)
             except (Severed, RuntimeError) as error:
                 if not self.is_outdated():
                     self.report_fault("communication", str(error))
@@ -253,6 +259,15 @@ class Membership:
         here.committed, here.usable, self._agreed = resumed, True, True
         self._entered_at = time.monotonic()
         self._timings["state"] = (self._entered_at - began) * 1000
+
+    def _dump(self, join: Join) -> None:
+        """Save what the ranks have agreed on, once, and be stopped."""
+        if join.rank == 0 and self.checkpoints is not None:
+            self.checkpoints.dump(self.position.committed)
+        elif join.rank == 0:
+            sys.stderr.write("holdfast: the last step is not saved: the script does not call run.checkpoint()\n")
+        self.announce_commit(self.position.committed)
+        self._channel.wait_above(join.generation, timeout_s=DUMPED_S)
 
     def _look_for_checkpoints(self, join: Join) -> Offer | SpecError | None:
         """What this rank has saved, or why it cannot save; None where nobody is in need of it."""

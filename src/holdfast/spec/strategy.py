@@ -19,6 +19,7 @@ class Strategy(StrEnum):
     ELASTIC_TRAINING = "elastic-training"
     """The other nodes go on as a smaller world, and it grows again when a node comes."""
     DUMP = "dump"
+    """Whoever lives saves the last step as a checkpoint, before all are stopped."""
     EXIT = "exit"
     """Stop the workers; they start again from their own checkpoint while restarts are left."""
 

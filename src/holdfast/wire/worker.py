@@ -81,6 +81,8 @@ class Join(Message, frozen=True):
     store_port: int
     fresh: bool
     """The first world of these workers: nobody has a state yet, rank 0's counts."""
+    dumps: bool = False
+    """Save the state that its ranks agree on, and wait to be stopped."""
 
 
 FromAgent = Join

@@ -32,6 +32,7 @@ parser.add_argument("--stream", action="store_true")
 parser.add_argument("--no-checkpoints", action="store_true")
 parser.add_argument("--kill")
 parser.add_argument("--hold")
+parser.add_argument("--bug", type=int, default=-1, help="the step at which rank 1 raises")
 args = parser.parse_args()
 
 
@@ -100,6 +101,8 @@ net = run.data_parallel(model)
 def train(step: holdfast.Step) -> torch.Tensor:
     inputs, labels = step.batch()
     optimizer.zero_grad()
+    if (step.number, run.rank) == (args.bug, 1):
+        raise ValueError("a bug")
     loss = nn.functional.cross_entropy(net(inputs), labels)
     model.seen.add_(1.0)
     loss.backward()

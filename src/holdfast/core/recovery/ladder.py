@@ -28,6 +28,8 @@ class Situation:
     nodes_lost: int = 0
     enough_nodes: int = 0
     """So many nodes are left, enough to start again at once, and none is there to take the place of the lost ones."""
+    waited_s: float = 0.0
+    """So long a node was awaited, and none came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,14 @@ class Plan:
 
 def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
     """The first strategy that applies, with the reasons why those before it do not."""
-    if situation.repeated:
-        reason = "the same exception was raised at the same step again: the script is at fault"
-        return Plan(Strategy.EXIT, reason, restartable=False)
     skipped: list[str] = []
+    if situation.repeated:
+        skipped.append("the same exception was raised at the same step again: the script is at fault")
+        allowed = [strategy for strategy in allowed if strategy in (Strategy.DUMP, Strategy.EXIT)]
     for strategy in allowed:
         objection = _objection(strategy, situation)
         if not objection:
-            return Plan(strategy, "; ".join([_grounds(strategy, situation), *skipped]))
+            return Plan(strategy, "; ".join([_grounds(strategy, situation), *skipped]), not situation.repeated)
         skipped.append(f"no {strategy.value}: {objection}")
     raise AssertionError("exit always applies")
 
@@ -55,14 +57,14 @@ def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
 def _objection(strategy: Strategy, situation: Situation) -> str:
     if strategy is Strategy.EXIT:
         return ""
-    if strategy is Strategy.DUMP:
-        return "not available yet"
     if not situation.all_attached:
         return "not every worker uses the SDK"
-    if not situation.repairs_left:
-        return "too many repairs within the window"
     if situation.num_alive == 0:
         return "no live worker holds the state"
+    if strategy is Strategy.DUMP:
+        return ""
+    if not situation.repairs_left:
+        return "too many repairs within the window"
     if strategy is Strategy.RETRY and situation.num_lost:
         return f"{_count(situation.num_lost)} lost"
     if strategy is Strategy.RECOVER_IN_PLACE and situation.nodes_lost:
@@ -71,6 +73,8 @@ def _objection(strategy: Strategy, situation: Situation) -> str:
         return "no node is lost"
     if strategy is Strategy.RECOVER and situation.enough_nodes:
         return f"no spare node, and {situation.enough_nodes} are enough to go on"
+    if strategy is Strategy.RECOVER and situation.waited_s:
+        return f"no node came within {situation.waited_s:g} s"
     if strategy is Strategy.ELASTIC_TRAINING and not situation.enough_nodes:
         return "too few nodes are left"
     return ""
@@ -84,6 +88,8 @@ def _grounds(strategy: Strategy, situation: Situation) -> str:
             return f"{_count(situation.num_alive)} alive to take the state from"
         case Strategy.ELASTIC_TRAINING:
             return f"{_count(situation.num_alive)} alive to go on with the same global batch"
+        case Strategy.DUMP:
+            return f"{_count(situation.num_alive)} alive to save the last step from"
     return "nothing finer applies"
 
 
