@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from holdfast.agent.link import Identity, Link, Note, Waited
+from holdfast.cluster.network import use_network_towards
 from holdfast.cluster.rules import rules_of
 from holdfast.core import workers as core
 from holdfast.core.faults import HANG_MARK
@@ -134,6 +135,7 @@ class Line:
 
     def _take(self, action: core.Invite) -> None:
         world, placement = action.world, action.placement
+        use_network_towards(self._spec.host, self._spec.port)
         hosts = [p.host for p in world.placements if p.first_rank < placement.first_rank]
         join = Join(
             world.generation,
