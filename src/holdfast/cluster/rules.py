@@ -7,6 +7,8 @@ from holdfast.spec.job import JobRules
 from holdfast.spec.strategy import Strategy
 
 BEATS_PER_LEASE = 10
+MAX_ROLLBACKS = 100
+"""How often an hour the cluster waits for all of its workers to be started again; it never does that by itself."""
 
 
 def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobRules:
@@ -16,7 +18,7 @@ def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobR
         job_id="cluster",
         min_nodes=spec.num_workers,
         max_nodes=spec.num_workers,
-        max_restarts=0,
+        max_restarts=MAX_ROLLBACKS if spec.recovery else 0,
         strategies=strategies,
         join_timeout_s=spec.topo_timeout_s,
         last_call_s=0.0,
