@@ -33,7 +33,7 @@ def test_on_two_machines(machines: list[Machine], digits: Path, undisturbed: str
     for training, workers in zip(trainings, (range(4), range(4, 8)), strict=True):
         training.wait_for_end(workers)
         for worker in workers:
-            assert [place[:2] for place in training.places(worker)] == [(worker, NUM_WORKERS)], training.story()
+            assert [place[:3] for place in training.places(worker)] == [(worker, NUM_WORKERS, worker % 4)]
             assert training.weights(worker) == undisturbed
 
 
