@@ -9,6 +9,9 @@ from holdfast.spec.strategy import Strategy
 STOP_S = 60.0
 """From the order to stop until a process that has not ended is given up, where node timeouts are longer still."""
 
+MAX_ROLLBACKS = 100
+"""How often an hour the cluster waits for all of its workers to be started again; it never does that by itself."""
+
 
 def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobRules:
     """One worker to a node; processes that are lost come back only if recovery is on."""
@@ -17,7 +20,7 @@ def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobR
         job_id="cluster",
         min_nodes=spec.num_workers,
         max_nodes=spec.num_workers,
-        max_restarts=0,
+        max_restarts=MAX_ROLLBACKS if spec.recovery else 0,
         strategies=strategies,
         join_timeout_s=spec.topo_timeout_s,
         last_call_s=0.0,

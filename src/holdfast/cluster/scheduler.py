@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import socket
 import sys
@@ -26,6 +28,7 @@ JOURNAL = "scheduler.db"
 def schedule(spec: ClusterSpec) -> NoReturn:
     """Serve the cluster until every worker has left, then end this process."""
     listener = _listen(spec)
+    _ask_no_name_server()
     # Each world has keys of its own in it, and its ranks need it only while they meet.
     store = dist.TCPStore(spec.host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     channel = None if spec.tls is None else Channel(spec.tls)
@@ -56,3 +59,12 @@ def _listen(spec: ClusterSpec) -> socket.socket:
         return socket.create_server((spec.host, spec.port), family=family, backlog=1024)
     except OSError as error:
         raise SpecError("scheduler", f"{spec.host}:{spec.port}", f"it cannot listen there: {error.strerror}") from error
+
+
+def _ask_no_name_server() -> None:
+    """Torch's store looks up the name of whoever connects, one after the other, and all wait for an answer.
+
+    No script of the user's runs in this process, so nothing else is looked up in it.
+    """
+    with contextlib.suppress(AttributeError):  # A C library that has no such switch.
+        ctypes.CDLL(None).__nss_configure_lookup(b"hosts", b"files")  # noqa: SLF001  public in <nss.h>

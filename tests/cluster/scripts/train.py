@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 import holdfast
 
 HELD_AT, STEPS = 20, 150
+SAVE_EVERY = 10
 SLOW_S = 0.3
 """A step; what a test does meanwhile falls into the steps after the mark."""
 here = Path(sys.argv[1])
@@ -30,6 +31,7 @@ model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(3
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 data = run.data(dataset, global_batch=32)
 run.protect(model=model, optimizer=optimizer, data=data)
+run.checkpoint(here / "saved", every=SAVE_EVERY)
 net = run.data_parallel(model)
 
 

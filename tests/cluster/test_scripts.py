@@ -1,0 +1,60 @@
+"""The shell scripts that MindSpore's manual gives for its dynamic cluster start ours as they are.
+
+Only the program is another, the data is there already, and the address of the first machine is filled in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machines import ADDRESSES, Machine, obstacle
+from trainings import ENVIRONMENT, NUM_WORKERS, Training, prepare
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
+
+
+def call(machine: Machine, training: Training, script: str) -> None:
+    training.jobs.append(machine.start(["bash", script], env=ENVIRONMENT, cwd=training.directory))
+
+
+def test_on_one_machine(on_one_machine: Training) -> None:
+    for worker in range(NUM_WORKERS):
+        assert [place[:3] for place in on_one_machine.places(worker)] == [(worker, NUM_WORKERS, worker)]
+        assert "epoch: 0, step: 0, loss is 2." in on_one_machine.log(f"worker_{worker}")
+        assert on_one_machine.weights(worker) == on_one_machine.weights(0)
+
+
+def test_on_two_machines(machines: list[Machine], digits: Path, undisturbed: str) -> None:
+    trainings = [Training(machine.directory) for machine in machines]
+    for number, (machine, training) in enumerate(zip(machines, trainings, strict=True), start=1):
+        prepare(training.directory, digits, node_1__ip__address=ADDRESSES[0])
+        call(machine, training, f"run_dynamic_cluster_{number}.sh")
+    for training, workers in zip(trainings, (range(4), range(4, 8)), strict=True):
+        training.wait_for_end(workers)
+        for worker in workers:
+            assert [place[:3] for place in training.places(worker)] == [(worker, NUM_WORKERS, worker % 4)]
+            assert training.weights(worker) == undisturbed
+
+
+def test_a_lost_worker_and_a_lost_scheduler_are_pulled_up_again(
+    machines: list[Machine], digits: Path, undisturbed: str
+) -> None:
+    training = Training(machines[0].directory)
+    prepare(training.directory, digits)
+    call(machines[0], training, "run.sh")
+    training.wait_for("step: 20,", name="worker_0")
+    training.kill("MS_WORKER", 3)
+    training.wait_for("node 3 lost", name="worker_0")
+    training.kill("MS_SCHED")
+    call(machines[0], training, "recover.sh")
+    pull_up = (training.directory / "recover.sh").read_text()
+    for scheduler, worker in (("MS_SCHED  ", "MS_WORKER"), ("=sched ", "=3 "), ("scheduler.log", "worker_3.log")):
+        assert scheduler in pull_up
+        pull_up = pull_up.replace(scheduler, worker)
+    pull_up = pull_up.replace("${EXEC_PATH}", str(training.directory))
+    (training.directory / "recover_worker.sh").write_text(pull_up)
+    call(machines[0], training, "recover_worker.sh")
+    training.wait_for_end()
+    assert {training.weights(worker) for worker in range(NUM_WORKERS)} == {undisturbed}
+    assert [len(training.places(worker)) for worker in range(NUM_WORKERS)] == [1] * NUM_WORKERS
