@@ -58,11 +58,35 @@ def test_gradients_count_for_the_ranks_share(model: nn.Module, bucket_bytes: int
 
 
 @pytest.mark.usefixtures("alone")
+def test_what_losses_are_means_over_is_what_they_count_for(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    inputs = torch.rand(6, 4)
+    mine = reference(model, inputs)
+    net = wrap(model)
+    all_reduce = dist.all_reduce
+
+    def with_another(tensor: torch.Tensor, **options: object) -> object:
+        """A second rank with three times our weight, and gradients of zero."""
+        if tensor.dtype is torch.float64:
+            tensor *= 4
+        return all_reduce(tensor, **options)
+
+    monkeypatch.setattr(dist, "all_reduce", with_another)
+    net.set_share(0.5)
+    net.set_weight(8.0)
+    net(inputs).sum().backward()
+    assert all(torch.equal(found, 0.25 * each) for found, each in zip(gradients(model), mine, strict=True))
+    net.set_share(0.5)
+    model.zero_grad()
+    net(inputs).sum().backward()
+    assert all(torch.equal(found, 0.5 * each) for found, each in zip(gradients(model), mine, strict=True))
+
+
+@pytest.mark.usefixtures("alone")
 def test_accumulated_gradients_are_weighted_once(model: nn.Module):
     inputs = torch.rand(6, 4)
     expected = reference(model, inputs, times=3)
     net = wrap(model)
-    net.share = 0.5
+    net.set_share(0.5)
     with net.no_sync():
         net(inputs).sum().backward()
         net(inputs).sum().backward()

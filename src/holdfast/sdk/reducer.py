@@ -105,6 +105,8 @@ class DataParallel(nn.Module):
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._buffers_of = LiveBuffers(module)
         self._devices = {bucket.flat.device for bucket in self._buckets if bucket.flat.is_cuda}
+        self._weight: torch.Tensor | None = None
+        """What the loss of this rank is the mean over, if the script has said; summed over all ranks in the end."""
         self._next = 0
         self._works: list[Any] = []
         self._armed = False
@@ -115,6 +117,12 @@ class DataParallel(nn.Module):
     def set_share(self, share: float) -> None:
         """Say which part of the global batch this rank has."""
         self._share = share if self._is_mean else 1.0
+        self._weight = None
+
+    def set_weight(self, weight: float) -> None:
+        """Say what this rank's loss is the mean over, where samples do not count alike."""
+        # In 64 bits, whatever the gradients are in: tokens are many.
+        self._share, self._weight = weight, torch.tensor(weight, dtype=torch.float64)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the module takes and gives
         return self.module(*args, **kwargs)
@@ -159,6 +167,8 @@ class DataParallel(nn.Module):
         while self._next < len(self._buckets):
             self._reduce_next()
         packed = self._send_buffers()
+        if self._weight is not None:
+            self._works.append(dist.all_reduce(self._weight, async_op=True))
         for work in self._works:
             work.wait()
         for device in self._devices:
@@ -166,6 +176,8 @@ class DataParallel(nn.Module):
             torch.cuda.current_stream(device).synchronize()
         self._check()
         for bucket in self._buckets:
+            if self._weight is not None:
+                bucket.flat.div_(self._weight.item())
             bucket.leave_out_unused()
         if packed is not None:
             self._take_buffers(packed)

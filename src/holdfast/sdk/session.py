@@ -62,6 +62,10 @@ class Step:
             raise SpecError("step.batch()", f"{len(batches)} micro-batches", "use step.micro_batches()")
         return batches[0]
 
+    def weigh(self, weight: float) -> None:
+        """Say what this rank's loss is the mean over, such as its tokens; call it before `backward`, on every rank."""
+        self._run.weigh(weight)
+
     def micro_batches(self) -> Iterator[Any]:
         """This rank's micro-batches; gradients are averaged in the backward pass of the last one."""
         batches = self._run.local_batches(self.number)
@@ -316,6 +320,12 @@ class Run:
         if self._data is None:
             raise SpecError("step.batch()", "no data", "call run.data(...) first")
         return self._data.batches(number, rank=self.rank, size=self.world_size)
+
+    def weigh(self, weight: float) -> None:
+        if not weight > 0:
+            raise SpecError("step.weigh()", weight, "it must be above 0")
+        for net in self._nets:
+            net.set_weight(weight)
 
     @contextlib.contextmanager
     def without_averaging(self) -> Iterator[None]:
