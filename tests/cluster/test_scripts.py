@@ -1,6 +1,7 @@
-"""The shell scripts that MindSpore's manual gives for its dynamic cluster start ours as they are.
+"""The shell scripts that MindSpore's manual gives for its dynamic cluster start ours as they are, and so do our own.
 
-Only the program is another, the data is there already, and the address of the first machine is filled in.
+Of theirs only the program is another, the data is there already, and the address of the first machine is filled in. Ours
+are those of the example.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from pathlib import Path
 
 import pytest
 from machines import ADDRESSES, Machine, obstacle
-from trainings import ENVIRONMENT, NUM_WORKERS, Training, prepare
+from trainings import ENVIRONMENT, NUM_WORKERS, StartExample, Training, prepare
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
+pytestmark = pytest.mark.timeout(400)
+
+needs_machines = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def call(machine: Machine, training: Training, script: str) -> None:
     training.jobs.append(machine.start(["bash", script], env=ENVIRONMENT, cwd=training.directory))
 
 
+@needs_machines
 def test_on_one_machine(on_one_machine: Training) -> None:
     for worker in range(NUM_WORKERS):
         assert [place[:3] for place in on_one_machine.places(worker)] == [(worker, NUM_WORKERS, worker)]
@@ -25,6 +29,7 @@ def test_on_one_machine(on_one_machine: Training) -> None:
         assert on_one_machine.weights(worker) == on_one_machine.weights(0)
 
 
+@needs_machines
 def test_on_two_machines(machines: list[Machine], digits: Path, undisturbed: str) -> None:
     trainings = [Training(machine.directory) for machine in machines]
     for number, (machine, training) in enumerate(zip(machines, trainings, strict=True), start=1):
@@ -37,6 +42,7 @@ def test_on_two_machines(machines: list[Machine], digits: Path, undisturbed: str
             assert training.weights(worker) == undisturbed
 
 
+@needs_machines
 def test_a_lost_worker_and_a_lost_scheduler_are_pulled_up_again(
     machines: list[Machine], digits: Path, undisturbed: str
 ) -> None:
@@ -58,3 +64,22 @@ def test_a_lost_worker_and_a_lost_scheduler_are_pulled_up_again(
     training.wait_for_end()
     assert {training.weights(worker) for worker in range(NUM_WORKERS)} == {undisturbed}
     assert [len(training.places(worker)) for worker in range(NUM_WORKERS)] == [1] * NUM_WORKERS
+
+
+def test_the_example_pulls_up_a_lost_worker_and_a_lost_scheduler(
+    example: StartExample, undisturbed: str, tmp_path: Path
+) -> None:
+    training, call = example(tmp_path)
+    call("run.sh", "--save-every", "50")
+    training.wait_for("step: 20,", name="worker_0")
+    training.kill("MS_WORKER", 3)
+    training.wait_for("node 3 lost", name="worker_0")
+    training.kill("MS_SCHED")
+    call("recover.sh")
+    call("recover.sh", "3", "--save-every", "50")
+    training.wait_for_end()
+    assert {training.weights(worker) for worker in range(NUM_WORKERS)} == {undisturbed}
+    assert [len(training.places(worker)) for worker in range(NUM_WORKERS)] == [1, 1, 1, 2, 1, 1, 1, 1]
+    for rank in range(NUM_WORKERS):
+        saved = sorted(path.name for path in (tmp_path / "ckpt_of_rank" / str(rank) / f"rank_{rank}").glob("step_*"))
+        assert saved == [f"step_{step:08}" for step in (50, 100, 150, 200)]

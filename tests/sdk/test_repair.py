@@ -81,3 +81,10 @@ def test_a_rank_in_native_code_that_holds_the_interpreter_can_only_be_killed(
     failed = job.events("worker_failed")[0]["failure"]
     assert failed["error"].startswith("hung: did not get on at step 30")
     assert "in strike" in failed["error"], "its Python stack tells where"
+
+
+def test_logs_may_lie_in_a_directory_with_a_long_name(run_job: StartJob, tmp_path: Path) -> None:
+    (tmp_path / "marks").mkdir()
+    job = run_job("--log-dir", tmp_path / ("long" * 40), SCRIPT, tmp_path / "marks", "20:0:raise")
+    assert job.wait(within_s=60) == 0, job.story()
+    assert len(finals(job)) == 1

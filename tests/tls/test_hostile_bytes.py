@@ -129,6 +129,9 @@ def register(rng: random.Random, **changes: object) -> bytes:
         "max_nodes": 1,
         "status": status,
         "seen": -1,
+        "computer": "c",
+        "agreed": {},
+        "is_server": False,
     }
     return msgspec.msgpack.encode(fields | changes)
 

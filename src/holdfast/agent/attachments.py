@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import ProtocolError
+from holdfast.wire.sockets import bindable
 from holdfast.wire.worker import LENGTH, MAX_BYTES, Attach, FromWorker, Join, decode_from_worker, frame
 
 CREDENTIALS = struct.Struct("3i")
@@ -25,7 +26,8 @@ class Attachments:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        self._server = await asyncio.start_unix_server(self._serve, self.path)
+        with bindable(self.path) as name:
+            self._server = await asyncio.start_unix_server(self._serve, name)
         self.path.chmod(0o600)
 
     def send(self, pid: int, join: Join) -> None:

@@ -10,9 +10,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import JobError
+from holdfast.wire.sockets import bindable
 from holdfast.wire.worker import Attach, Join, Message, frame, read_from_agent
 
 
@@ -33,7 +35,8 @@ class Channel:
 
     def __init__(self, path: str, *, interrupt: Callable[[], None]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(path)
+        with bindable(Path(path)) as name:
+            self._socket.connect(name)
         self._interrupt = interrupt
         self._changed = threading.Condition()
         self._sending = threading.Lock()
