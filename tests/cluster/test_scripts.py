@@ -1,7 +1,7 @@
 """The shell scripts that MindSpore's manual gives for its dynamic cluster start ours as they are, and so do our own.
 
-Of theirs only the program is another, the data is there already, and the address of the first machine is filled in. Ours
-are those of the example.
+Of theirs only the program is another, the data is there already, and the address of the first machine is filled in.
+Ours are those of the example.
 """
 
 from __future__ import annotations
