@@ -11,9 +11,6 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-NAMES = ("torchrun", "run.py")
-"""How `torchrun` and `python -m torch.distributed.run` are called; the arguments of anybody else are not its own."""
-
 
 def handler() -> Callable[[object], NoReturn]:
     """What torch registers under our name."""
@@ -21,9 +18,15 @@ def handler() -> Callable[[object], NoReturn]:
 
 
 def become_holdfast(_parameters: object) -> NoReturn:
-    if os.path.basename(sys.argv[0]) not in NAMES:
+    if not _is_torchrun():
         raise ValueError("--rdzv-backend holdfast is for the command torchrun; programs start 'holdfast run' instead")
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: a file in the working directory must not be taken for a module of ours.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "holdfast.cli.main", "run", *sys.argv[1:]])
+
+
+def _is_torchrun() -> bool:
+    """Whether the arguments of this process are torchrun's; a program that uses torch's launcher has its own."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    return os.path.basename(sys.argv[0]) == "torchrun" or getattr(module, "name", "") == "torch.distributed.run"

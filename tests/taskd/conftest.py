@@ -39,13 +39,11 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 
 @pytest.fixture
-def manager(begin: Begin, tmp_path: Path) -> Begin:
+def manager(begin: Begin) -> Begin:
     """Start a manager with a configuration; it prints what its functions answer."""
 
     def launch(config: Mapping[str, object], env: Mapping[str, str] | None = None) -> Job:
-        path = tmp_path / "manage.py"
-        path.write_text(MANAGER.format(config=dict(config)))
-        return begin(PYTHON, path, env=env)
+        return begin(PYTHON, "-c", MANAGER.format(config=dict(config)), env=env)
 
     return launch
 

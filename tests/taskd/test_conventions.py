@@ -11,6 +11,8 @@ from jobs import free_port, until
 from managers import STARTED_S, Begin
 
 from holdfast import taskd
+from holdfast.spec.flags import parse_run
+from holdfast.spec.load import load_run
 from holdfast.spec.manager import load_manager
 from holdfast.spec.strategy import Strategy
 
@@ -98,6 +100,18 @@ def test_how_faults_are_repaired(config: dict[str, str], env: dict[str, str], st
 def test_loopback_is_said_where_others_have_to_come():
     assert any("127.0.0.1:9601, which other machines cannot reach" in note for note in load_manager(GOOD, {}).notes)
     assert load_manager({**GOOD, "node_nums": 1}, {}).notes == ()
+
+
+def test_a_node_waits_for_the_manager_of_its_job():
+    flags = ("--master_addr", "10.0.0.7", "--master_port", "29500", "--no-python", "true")
+    env = {"TASKD_PROCESS_ENABLE": "on", "MINDX_TASK_ID": "task"}
+    spec, _ = load_run(parse_run(flags), env)
+    assert (spec.managed, spec.host, spec.port, spec.store_port) == (True, "10.0.0.7", 9601, 29500)
+    assert (spec.rules.job_id, spec.rules.max_restarts) == ("task", 32767)
+    given, _ = load_run(parse_run(("--max_restarts", "5", "--rdzv_id", "mine", *flags)), env)
+    assert (given.rules.job_id, given.rules.max_restarts) == ("mine", 5)
+    alone, _ = load_run(parse_run(flags), {"TASKD_PROCESS_ENABLE": "off"})
+    assert (alone.managed, alone.host, alone.port, alone.rules.max_restarts) == (False, "127.0.0.1", 0, 3)
 
 
 @pytest.mark.parametrize("rank", [-1, "0", 1.0, None, True])

@@ -14,7 +14,8 @@ from holdfast.taskd.convention import log
 from holdfast.taskd.dialling import dialled, fetch_job
 
 PAUSE_S = 0.5
-"""Before a master that hung up is dialled again: its node starts it again from its journal."""
+"""Before a master is dialled again that hung up without a word. One that spoke is dialled at once: it may have been
+killed, and the one that its node starts then may not live long."""
 
 
 async def follow(spec: ManagerSpec) -> Outcome:
@@ -25,12 +26,13 @@ async def follow(spec: ManagerSpec) -> Outcome:
         if theirs != job_id:
             raise JobError(f"job_id: the master at {address} serves job {theirs!r}, not {job_id!r}")
         log.warning("job %r has a master at %s already; this manager waits until it ends", job_id, address)
-        return await _watch(session)
+        return await _watch(session, address)
 
 
-async def _watch(session: aiohttp.ClientSession) -> Outcome:
+async def _watch(session: aiohttp.ClientSession, address: Address) -> Outcome:
     last = "0"
     while True:
+        before = last
         try:
             async with session.get("/api/events", headers={"Last-Event-ID": last}) as response:
                 async for line in response.content:
@@ -39,12 +41,13 @@ async def _watch(session: aiohttp.ClientSession) -> Outcome:
                         last = value
                     elif name == "data" and (outcome := _outcome(value)) is not None:
                         return outcome
-        except aiohttp.ClientConnectorError:
-            raise
+        except aiohttp.ClientConnectorError as error:
+            raise JobError(f"the master at {address} is gone, and with it how its job ended") from error
         except aiohttp.ClientError:
             # It was cut off in the middle, as a connection to a master that is killed.
             pass
-        await asyncio.sleep(PAUSE_S)
+        if last == before:
+            await asyncio.sleep(PAUSE_S)
 
 
 def _outcome(data: str) -> Outcome | None:

@@ -69,4 +69,6 @@ def _listen(spec: ManagerSpec) -> socket.socket | None:
         if error.errno == errno.EADDRINUSE:
             return None
         where = f"{spec.host}:{spec.port}"
-        raise SpecError("POD_IP", where, f"the master cannot listen there: {error.strerror}") from error
+        raise SpecError(
+            "POD_IP (or cluster_infos)", where, f"the master cannot listen there: {error.strerror}"
+        ) from error
