@@ -26,7 +26,17 @@ HOLDFAST = str(BIN / "holdfast")
 TORCHRUN = str(BIN / "torchrun")
 PYTHON = sys.executable
 
-LAUNCHER_VARIABLES = ("PET_", "HOLDFAST_", "TORCHELASTIC_", "TORCH_ELASTIC_", "OMP_", "MASTER_", "PYTHON")
+LAUNCHER_VARIABLES = (
+    "PET_",
+    "HOLDFAST_",
+    "TORCHELASTIC_",
+    "TORCH_ELASTIC_",
+    "OMP_",
+    "MASTER_",
+    "PYTHON",
+    "TASKD_",
+    "MINDX_",
+)
 POLL_S = 0.005
 START_S = 40.0
 """For a job to come up on a busy machine: torch may have to be read from disk."""

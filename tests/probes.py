@@ -15,6 +15,7 @@ LAUNCHERS = {
     "torchrun": [TORCHRUN],
     "warm": [HOLDFAST, "run"],
     "spawn": [HOLDFAST, "run", "--start-method", "spawn"],
+    "handed over": [TORCHRUN, "--rdzv-backend", "holdfast"],
 }
 
 

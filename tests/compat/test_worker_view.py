@@ -51,10 +51,12 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize(("start_method", "mode"), [*(("warm", mode) for mode in MODES), ("spawn", "script")])
-def test_a_worker_sees_what_it_would_see_under_torchrun(probe: Probe, start_method: str, mode: str, topic: str):
+@pytest.mark.parametrize(
+    ("launcher", "mode"), [*(("warm", mode) for mode in MODES), ("spawn", "script"), ("handed over", "script")]
+)
+def test_a_worker_sees_what_it_would_see_under_torchrun(probe: Probe, launcher: str, mode: str, topic: str):
     names = set(TOPICS[topic]) - (THROUGH_MULTIPROCESSING if mode == "run_path" else set())
-    for theirs, ours in zip(probe("torchrun", mode), probe(start_method, mode), strict=True):
+    for theirs, ours in zip(probe("torchrun", mode), probe(launcher, mode), strict=True):
         assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
 
 

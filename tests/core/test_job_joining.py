@@ -106,6 +106,13 @@ def test_a_node_that_does_not_fit_is_refused_for_good(event, words):
     assert [str(tale) for tale in tales(master.handle(event))] == [f"node b refused: {refusal.reason}"]
 
 
+def test_a_node_with_another_number_of_workers_is_refused_where_the_number_is_fixed():
+    master = Master(rules(workers_per_node=3))
+    (refusal,) = refusals(master.join("a"))
+    assert "3 workers on each node (proc_per_node), this node 2 (--nproc-per-node)" in refusal.reason
+    assert refusals(Master(rules(workers_per_node=2)).join("a")) == []
+
+
 def test_different_wanted_ranks_are_no_conflict():
     master = Master()
     master.join("a", wanted_rank=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from holdfast.agent.hosting import HostedMaster
 from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.job import NodeSpec
+from holdfast.spec.load import is_loopback
 
 LOOPBACK = "127.0.0.1"
 
@@ -34,6 +34,8 @@ def host_master(
     on_ruin: Callable[[JobError], None],
 ) -> Hosting | None:
     """The master, if this node owns its address and nobody serves there yet; else None, and we dial it."""
+    if spec.managed:
+        return None
     listener = _listen(spec.host, spec.port)
     if listener is None and spec.single:
         raise JobError(f"--rdzv-endpoint: {spec.host}:{spec.port} is in use, or is not an address of this machine")
@@ -65,15 +67,6 @@ def bind_store(spec: NodeSpec) -> tuple[socket.socket, Address]:
         name = "--master-port" if spec.store_port else "the workers' store"
         raise JobError(f"{name}: port {spec.store_port} cannot be used: {error.strerror}") from error
     return listener, Address(spec.local_addr or (LOOPBACK if alone else ""), listener.getsockname()[1])
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listen(host: str, port: int) -> socket.socket | None:

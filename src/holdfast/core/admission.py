@@ -25,6 +25,9 @@ def object_to_settings(newcomer: NodeRegistered, rules: JobRules) -> str:
     if newcomer.nodes != (rules.min_nodes, rules.max_nodes):
         ours, theirs = f"{rules.min_nodes}:{rules.max_nodes}", f"{newcomer.nodes[0]}:{newcomer.nodes[1]}"
         return f"this job was started with --nnodes {ours}, this node with --nnodes {theirs}"
+    if rules.workers_per_node not in (None, newcomer.num_workers):
+        wanted, has = rules.workers_per_node, newcomer.num_workers
+        return f"this job has {wanted} workers on each node (proc_per_node), this node {has} (--nproc-per-node)"
     if rules.by_address and not _is_address(newcomer.store.host):
         return f"{newcomer.store.host!r} is not an address, and ranks follow from addresses"
     return ""

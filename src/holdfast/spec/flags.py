@@ -106,7 +106,8 @@ FLAGS: tuple[Flag, ...] = (
         group=RENDEZVOUS,
         default="none",
         metavar="ID",
-        help="Id of the job; a node with another id is refused. A job of one node gets a random one.",
+        help="Id of the job; a node with another id is refused. Without it MINDX_TASK_ID counts, if set; else "
+        "a job of one node gets a random one.",
     ),
     Flag(
         name="--rdzv-conf",

@@ -22,6 +22,8 @@ class JobRules:
     job_id: str
     min_nodes: int = 1
     max_nodes: int = 1
+    workers_per_node: int | None = None
+    """How many workers each node has to have; null: any number."""
     max_restarts: int = 3
     """Restarts after a failure, for the whole job, within `restart_window_s`; the next failure ends the job."""
     strategies: tuple[Strategy, ...] = (Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.EXIT)
@@ -126,6 +128,8 @@ class NodeSpec:
     host: str = "127.0.0.1"
     port: int = 0
     """Where the master listens; 0 means any free port, for a job of one node."""
+    managed: bool = False
+    """A TaskD manager runs the master: this node never does, and waits for it."""
     store_port: int = 0
     """Port of the workers' store when this node hosts it (MASTER_PORT); 0 means any free one."""
     local_addr: str | None = None

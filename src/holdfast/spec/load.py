@@ -6,6 +6,7 @@ Flags win over variables, variables over defaults. Every error names what was gi
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import math
 import os
 import re
@@ -22,9 +23,9 @@ from holdfast.errors import SpecError
 from holdfast.spec.flags import FLAGS, Flag
 from holdfast.spec.job import MARKER, Command, JobRules, LogSpec, NodeSpec
 from holdfast.spec.strategy import Strategy, parse_strategies
+from holdfast.spec.taskd import MANAGER_PORT, MAX_RESTARTS, TASK_ID, process_enabled
 from holdfast.spec.tls import CONFIG, SECRET_VARIABLES, TlsSpec, find_tls
 
-MASTER_PORT = 9601
 STORE_PORT = 29500
 SHUTDOWN_S = 30.0
 DRAIN_S = 5.0
@@ -96,9 +97,10 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
     notes: list[str] = []
     command = _command(given, settings, env)
     num_workers = _num_workers(settings["nproc_per_node"])
-    rules = _rules(settings, env, notes)
+    managed = process_enabled(env) is True
+    rules = _rules(settings, env, notes, managed=managed)
     single = rules.max_nodes == 1
-    host, port = _endpoint(settings, single=single)
+    host, port = _endpoint(settings, alone=single and not managed)
     omp = "1" if num_workers > 1 and "OMP_NUM_THREADS" not in env else None
     shutdown = _shutdown(settings, env)
     hang = _hang_limits(settings["hang_timeout"])
@@ -108,11 +110,7 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
     notes += tls_notes
     store_port = _store_port(settings, single=single)
     node_rank = settings["node_rank"].whole(0, rules.max_nodes - 1) if settings.given("node_rank") else None
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        where = f"{host}:{port}" if port else host
-        notes.append(f"this job can be reached from other machines: its master at {where}, its store on the first node")
-        if token is None and tls is None:
-            notes.append("no token is set: whoever reaches the port can join the job (--token-file, HOLDFAST_TOKEN)")
+    notes += reach_notes(host, port, secret=token is not None or tls is not None)
     spec = NodeSpec(
         rules=rules,
         command=command,
@@ -122,6 +120,7 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         node_rank=None if single else node_rank,
         host=host,
         port=port,
+        managed=managed,
         store_port=store_port if single or node_rank in (0, None) else 0,
         local_addr=settings["local_addr"].value,
         token=token,
@@ -143,6 +142,33 @@ def load_run(given: argparse.Namespace, env: Mapping[str, str] | None = None) ->
         env=_worker_env(env, tls) | {MARKER: marker},
     )
     return spec, notes
+
+
+def load_rules(given: Mapping[str, str], env: Mapping[str, str]) -> tuple[JobRules, list[str]]:
+    """The rules of a job with a manager, from some flags by their names, and notes for the person who asked."""
+    notes: list[str] = []
+    settings = Settings(argparse.Namespace(**{flag.dest: given.get(flag.dest) for flag in FLAGS}), env)
+    return _rules(settings, env, notes, managed=True), notes
+
+
+def reach_notes(host: str, port: int, *, secret: bool) -> list[str]:
+    """What to say of a master that others than this machine can reach."""
+    if is_loopback(host):
+        return []
+    where = f"{host}:{port}" if port else host
+    notes = [f"this job can be reached from other machines: its master at {where}, its store on the first node"]
+    if not secret:
+        notes.append("no token is set: whoever reaches the port can join the job (--token-file, HOLDFAST_TOKEN)")
+    return notes
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _worker_env(env: Mapping[str, str], tls: TlsSpec | None) -> dict[str, str]:
@@ -237,7 +263,7 @@ def _has_accelerator() -> bool:
     return any(os.path.exists(device) for device in devices)
 
 
-def _rules(settings: Settings, env: Mapping[str, str], notes: list[str]) -> JobRules:
+def _rules(settings: Settings, env: Mapping[str, str], notes: list[str], *, managed: bool) -> JobRules:
     low, high = _nodes(settings["nnodes"])
     conf = _rendezvous_conf(settings["rdzv_conf"], notes)
     single = settings.on("standalone") or high == 1
@@ -245,15 +271,16 @@ def _rules(settings: Settings, env: Mapping[str, str], notes: list[str]) -> JobR
         notes.append("--standalone: this job runs on this node alone, whatever --nnodes says")
         low = high = 1
     job_id = settings.text("rdzv_id")
-    if single and not settings.given("rdzv_id"):
-        job_id = str(uuid.uuid4())
+    if not settings.given("rdzv_id"):
+        job_id = env.get(TASK_ID) or (str(uuid.uuid4()) if single else job_id)
+    unlimited = managed and not settings.given("max_restarts")
     beat_s = conf.get("keep_alive_interval", 1.0)
     shutdown = _shutdown(settings, env) or SHUTDOWN_S
     return JobRules(
         job_id=job_id,
         min_nodes=low,
         max_nodes=high,
-        max_restarts=settings["max_restarts"].whole(0),
+        max_restarts=MAX_RESTARTS if unlimited else settings["max_restarts"].whole(0),
         strategies=_strategies(settings, env, notes),
         join_timeout_s=conf.get("join_timeout", 600.0),
         last_call_s=conf.get("last_call_timeout", 5.0),
@@ -317,10 +344,10 @@ def _rendezvous_conf(setting: Setting, notes: list[str]) -> dict[str, float]:
 # --- addresses ------------------------------------------------------------------------------------------------
 
 
-def _endpoint(settings: Settings, *, single: bool) -> tuple[str, int]:
+def _endpoint(settings: Settings, *, alone: bool) -> tuple[str, int]:
     setting = settings["rdzv_endpoint"]
     if setting.value is None or settings.on("standalone"):
-        return ("127.0.0.1", 0) if single else (settings.text("master_addr").strip("[]"), MASTER_PORT)
+        return ("127.0.0.1", 0) if alone else (settings.text("master_addr").strip("[]"), MANAGER_PORT)
     text = setting.value
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
@@ -329,8 +356,8 @@ def _endpoint(settings: Settings, *, single: bool) -> tuple[str, int]:
         host, _, port = text.partition(":")
     if not host or ":" in port:
         raise SpecError(setting.source, text, "it must be HOST:PORT; write an IPv6 address as [::1]:9601")
-    number = Setting(port, setting.source).whole(0, 65535) if port else (0 if single else MASTER_PORT)
-    if number == 0 and not single:
+    number = Setting(port, setting.source).whole(0, 65535) if port else (0 if alone else MANAGER_PORT)
+    if number == 0 and not alone:
         raise SpecError(setting.source, text, "several nodes need one port that all of them know")
     return host, number
 
@@ -342,14 +369,14 @@ def _store_port(settings: Settings, *, single: bool) -> int:
     return 0 if single or by_endpoint else STORE_PORT
 
 
-def token_from_environment() -> str | None:
-    return os.environ.get("HOLDFAST_TOKEN") or None
+def token_from_environment(env: Mapping[str, str] | None = None) -> str | None:
+    return (os.environ if env is None else env).get("HOLDFAST_TOKEN") or None
 
 
 def _token(settings: Settings, env: Mapping[str, str]) -> str | None:
     setting = settings["token_file"]
     if setting.value is None:
-        return env.get("HOLDFAST_TOKEN") or None
+        return token_from_environment(env)
     try:
         token = Path(setting.value).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
