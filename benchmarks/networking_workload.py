@@ -13,7 +13,10 @@ from time import monotonic
 import torch.distributed as dist
 
 import holdfast
-import holdfast.cluster.roles  # What `init()` would import: many processes that import at once measure the cores.
+
+# What `init()` would import: many processes that import at once measure the cores.
+import holdfast.cluster.worker
+import holdfast.sdk.session
 
 entered_at = monotonic()
 run = holdfast.init()

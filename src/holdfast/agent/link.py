@@ -67,6 +67,8 @@ class Identity:
     store_host: str | None
     store_port: int
     is_server: bool = False
+    hears: frozenset[str] = frozenset()
+    """Kinds of entries of the story that it wants to be told; empty for all."""
 
 
 def _growing_pause(attempt: int) -> float:
@@ -78,7 +80,7 @@ class Manners:
     """How a link behaves towards its master."""
 
     pause_s: Callable[[int], float] = _growing_pause
-    """Before the next try, given how many have failed in a row."""
+    """Before the next try to find a master that was there before, given how many have failed in a row."""
     answer_s: float = math.inf
     """For the master to answer; one that is connected but does not is dialled again."""
     local_ip: str = ""
@@ -172,7 +174,9 @@ class Link:
                 if (must_wait or loop.time() - since >= PATIENCE_S) and trouble != said:
                     said = trouble
                     self._notify(Waited(trouble if must_wait else f"no master at {self._address} yet: {trouble}"))
-                await asyncio.sleep(self._manners.pause_s(attempt))
+                # Whoever has never met its master is what the others wait for.
+                pause_s = self._manners.pause_s if self._ever_connected else _growing_pause
+                await asyncio.sleep(pause_s(attempt))
                 attempt += 1
 
     def _headers(self) -> dict[str, str]:
@@ -236,6 +240,7 @@ class Link:
             computer_id(),
             spec.rules.agreed,
             identity.is_server,
+            sorted(identity.hears),
         )
 
     def _await_answer(self) -> None:

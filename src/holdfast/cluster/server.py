@@ -17,7 +17,7 @@ from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.cluster.addresses import manners_of, use_own_address
 from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
-from holdfast.cluster.voice import Voice
+from holdfast.cluster.voice import SHOWN, Voice
 from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Outcome, Run
 from holdfast.core.job import SERVER_PREFIX
 from holdfast.core.workers import OrderReceived, Report
@@ -51,7 +51,7 @@ class Server:
             logs=LogSpec(),
             node_rank=spec.rank,
         )
-        identity = Identity(self._name, secrets.token_hex(8), use_own_address(spec), 0, is_server=True)
+        identity = Identity(self._name, secrets.token_hex(8), use_own_address(spec), 0, is_server=True, hears=SHOWN)
         self._channel = None if spec.tls is None else Channel(spec.tls)
         self._link = Link(
             Address(spec.host, spec.port),

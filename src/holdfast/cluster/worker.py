@@ -19,7 +19,7 @@ from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.cluster.addresses import manners_of, use_own_address
 from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
-from holdfast.cluster.voice import Voice
+from holdfast.cluster.voice import SHOWN, Voice
 from holdfast.core import workers as core
 from holdfast.core.faults import HANG_MARK
 from holdfast.core.ids import Address
@@ -58,7 +58,7 @@ class Line:
         )
         group = core.GroupSpec(spec.node_id, rules, 0.0, 0.0, False, random.random)
         self._group = core.WorkerGroup(group, now=time.monotonic())
-        identity = Identity(spec.node_id, nonce, use_own_address(spec), 0)
+        identity = Identity(spec.node_id, nonce, use_own_address(spec), 0, hears=SHOWN)
         self._voice = Voice(spec.node_id)
         self._channel = None if spec.tls is None else Channel(spec.tls)
         self._link = Link(

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from holdfast.core import job as core
@@ -29,8 +29,10 @@ STORY_SIZE = 10_000
 class Member:
     """One open connection: a bounded outbox. A member too slow to read it is cut off and may reconnect."""
 
-    def __init__(self, nonce: str) -> None:
+    def __init__(self, nonce: str, *, hears: Collection[str] = ()) -> None:
         self.nonce = nonce
+        self._hears = hears
+        """Kinds of entries of the story that it wants to be told; empty for all."""
         self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_SIZE)
 
     def send(self, message: Message) -> None:
@@ -39,6 +41,10 @@ class Member:
         except asyncio.QueueFull:
             log.warning("a member does not read what it is sent; its connection is closed")
             self.close()
+
+    def tell(self, entry: dict[str, Any]) -> None:
+        if not self._hears or entry["kind"] in self._hears:
+            self.send(Happened(entry))
 
     def close(self) -> None:
         while not self.outbox.empty():
@@ -116,7 +122,7 @@ class Driver:
         self._empty.clear()
         for entry in self.story if seen >= 0 else ():
             if entry["seq"] > seen:
-                member.send(Happened(entry))
+                member.tell(entry)
 
     def detach(self, member: Member) -> None:
         if self._members.get(member.nonce) is member:
@@ -175,7 +181,7 @@ class Driver:
             case core.Tale():
                 entry = self._tell_story(action.record, now=now, wall=wall)
                 for member in list(self._members.values()):
-                    member.send(Happened(entry))
+                    member.tell(entry)
 
     def _order(self, nonce: str, order: Order) -> None:
         self._send(nonce, order_message(order))

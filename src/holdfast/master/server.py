@@ -144,7 +144,7 @@ async def _member(request: web.Request, driver: Driver) -> web.StreamResponse:
     if not isinstance(message, Register):
         await socket.close(message=b"the first message must register the node")
         return socket
-    member = Member(message.nonce)
+    member = Member(message.nonce, hears=message.hears)
     driver.attach(member, seen=message.seen)
     peer = request.remote or "127.0.0.1"
     await driver.put(

@@ -80,7 +80,7 @@ VARIABLES = {
         "HOLDFAST_RETRY_INTERVAL_LOWER",
         "MS_RETRY_INTERVAL_LOWER",
         "3",
-        "least seconds between two heartbeats, and between two tries to connect",
+        "least seconds between two heartbeats, and between two tries to connect again",
     ),
     "retry_upper": Variable(
         "HOLDFAST_RETRY_INTERVAL_UPPER",

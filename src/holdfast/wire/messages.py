@@ -51,6 +51,8 @@ class Register(Message, frozen=True):
     """Identifies the machine, whose workers are counted together for their local ranks."""
     agreed: dict[str, str]
     is_server: bool
+    hears: list[Name] = []
+    """Kinds of entries of the story that it wants to be told; empty for all."""
 
 
 class Reported(Message, frozen=True):
