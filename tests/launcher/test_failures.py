@@ -18,7 +18,7 @@ QUICK = ("--start-method", "spawn")
 WAIT_FOR_USR1 = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-print("ready", os.environ["RANK"], flush=True)
+os.write(1, f"ready {os.environ['RANK']}\\n".encode())
 signal.sigwait({signal.SIGUSR1})
 """
 
@@ -92,7 +92,7 @@ def test_restarts_are_counted_for_the_whole_job(run_job: StartJob, script: Scrip
     path = script("""
         import os, signal, sys
         restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        print("start", os.environ["RANK"], restart, os.environ["HOLDFAST_GENERATION"], flush=True)
+        os.write(1, f"start {os.environ['RANK']} {restart} {os.environ['HOLDFAST_GENERATION']}\\n".encode())
         if int(os.environ["RANK"]) == restart % 2:
             sys.exit(5 + restart)
         signal.pause()
@@ -129,7 +129,7 @@ def test_process_groups_form_anew_in_every_generation(run_job: StartJob, script:
         dist.init_process_group("gloo")
         total = torch.ones(1)
         dist.all_reduce(total)
-        print("sum", int(total), "restart", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        os.write(1, f"sum {int(total)} restart {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n".encode())
         if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 3:
             if dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -165,13 +165,13 @@ HANDLES_SIGNALS = """
 import os, signal, sys, threading
 
 def note(number, _frame):
-    print("got", signal.Signals(number).name, os.environ["RANK"], flush=True)
+    os.write(1, f"got {signal.Signals(number).name} {os.environ['RANK']}\\n".encode())
     if "stay" not in sys.argv:
         sys.exit(0)
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
     signal.signal(number, note)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True:
     signal.pause()
 """

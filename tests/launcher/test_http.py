@@ -16,7 +16,7 @@ from jobs import StartJob, free_port, kill, listening_ports, until
 WAIT_FOR_USR1 = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-print("ready", os.environ["RANK"], flush=True)
+os.write(1, f"ready {os.environ['RANK']}\\n".encode())
 signal.sigwait({signal.SIGUSR1})
 """
 QUICK = ("--start-method", "spawn")

@@ -31,7 +31,7 @@ if os.fork() == 0:
             signal.pause()
     os._exit(0)
 os.wait()
-print("ready", os.environ["RANK"], os.environ["HOLDFAST_GENERATION"], flush=True)
+os.write(1, " ".join(["ready", os.environ["RANK"], os.environ["HOLDFAST_GENERATION"]]).encode() + b"\\n")
 while True:
     signal.pause()
 """

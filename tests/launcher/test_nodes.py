@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 names = ("GROUP_RANK", "RANK", "WORLD_SIZE", "HOLDFAST_GENERATION")
 with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=10):
-    print("here", *(os.environ[name] for name in names), flush=True)
+    os.write(1, f"here {' '.join(os.environ[name] for name in names)}\\n".encode())
 """
 WAIT = HOLD_ON + "signal.sigwait({signal.SIGUSR1})\n"
 

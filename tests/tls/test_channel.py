@@ -38,7 +38,7 @@ for _ in range(20):
     loss.backward()
     optimizer.step()
 variables = sorted(name for name in os.environ if "HOLDFAST_TLS" in name)
-print("trained", dist.get_rank(), f"{loss.item():.3f}", variables, flush=True)
+os.write(1, f"trained {dist.get_rank()} {loss.item():.3f} {variables}\\n".encode())
 dist.destroy_process_group()
 """
 
