@@ -9,17 +9,14 @@ import json
 import shlex
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from program import say
 
 WORKLOAD = Path(__file__).with_name("cuda_workload.py")
 WIDTHS = {"small": 512, "medium": 4096, "large": 12288}
 LIMIT_S = 180.0
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def play(launcher: list[str], *arguments: object) -> list[dict]:

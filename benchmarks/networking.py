@@ -6,7 +6,6 @@ A scheduler and many workers are started at once on one machine. Progress goes t
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
@@ -14,22 +13,14 @@ import sys
 import tempfile
 from pathlib import Path
 from time import monotonic, sleep
-from types import FrameType
 
-from processes import adopt_orphans, end_all_descendants, uninterrupted
+from harness import JobFailed
+from program import conduct, say
 
 WORKLOAD = Path(__file__).with_name("networking_workload.py")
 LIMIT_S = 900.0
 """For all processes to import torch; on few cores they do it one after the other."""
 POLL_S = 0.1
-
-
-class ClusterFailed(Exception):
-    """A process ended otherwise than well, or not at all."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def free_port() -> int:
@@ -75,8 +66,8 @@ def await_ends(processes: list[subprocess.Popen[bytes]], *, output: Path) -> Non
     while any(process.poll() is None for process in processes):
         failed = [process.returncode for process in processes if process.poll()]
         if failed or monotonic() > deadline:
-            why = f"one ended with {failed[0]}" if failed else f"not all ended within {LIMIT_S:g} s"
-            raise ClusterFailed(f"{why}\n{output.read_text(errors='replace')[-4000:]}")
+            why = f"has a process that ended with {failed[0]}" if failed else f"did not end within {LIMIT_S:g} s"
+            raise JobFailed(f"{why}\n{output.read_text(errors='replace')[-4000:]}")
         sleep(POLL_S)
 
 
@@ -88,8 +79,12 @@ def table(num_workers: int, rounds: list[dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def measure(*, num_workers: int, num_rounds: int) -> list[dict[str, float]]:
+    rounds = []
+    for _ in range(num_rounds):
+        rounds.append(form(num_workers))
+        say(f"imported after {rounds[-1]['imported_s']:.1f} s, formed {rounds[-1]['formed_s']:.3f} s later")
+    return rounds
 
 
 def main() -> int:
@@ -98,29 +93,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="raw samples to stdout, table to stderr")
     args = parser.parse_args()
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, interrupt)
-    adopt_orphans()
-    rounds = []
-    try:
-        for _ in range(args.rounds):
-            rounds.append(form(args.workers))
-            say(f"imported after {rounds[-1]['imported_s']:.1f} s, formed {rounds[-1]['formed_s']:.3f} s later")
-    except ClusterFailed as failure:
-        say(f"stopped: {failure}")
-        return 1
-    except KeyboardInterrupt:
-        say("stopped")
-        return 130
-    finally:
-        with uninterrupted():
-            end_all_descendants()
-    if args.json:
-        say(table(args.workers, rounds))
-        print(json.dumps({"workers": args.workers, "rounds": rounds}, indent=1))
-    else:
-        print(table(args.workers, rounds))
-    return 0
+    return conduct(
+        lambda: measure(num_workers=args.workers, num_rounds=args.rounds),
+        table=lambda rounds: table(args.workers, rounds),
+        document=lambda rounds: {"workers": args.workers, "rounds": rounds},
+        as_json=args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ With --plain it is a DDP script as torchrun restarts it, with a checkpoint after
 
 import argparse
 import os
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 
@@ -15,8 +16,8 @@ import workload
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train_plain(folder: Path) -> None:
-    dist.init_process_group("gloo")
+def train_plain(folder: Path, *, timeout_s: float) -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
     model, optimizer = task.build(large=False)
     samples, checkpoint = task.samples(), folder / "checkpoint.pt"
     done = workload.load(checkpoint, model, optimizer)
@@ -59,8 +60,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="of a collective, with --plain")
     args = parser.parse_args()
-    (train_plain if args.plain else train_with_sdk)(args.folder)
+    if args.plain:
+        train_plain(args.folder, timeout_s=args.timeout)
+    else:
+        train_with_sdk(args.folder)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ Progress goes to stderr.
 """
 
 import argparse
-import json
-import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import nodes
 from disturbances import (
     DAMAGE,
     EVENTS,
@@ -32,13 +31,15 @@ from harness import SDK_WORKLOAD, JobFailed, Launcher
 from peers import PEERS, default_folder
 from peers.environment import NotAvailable, prepare, version_of
 from peers.peer import Peer
-from processes import adopt_orphans, end_all_descendants, uninterrupted
+from program import conduct, say
 from recovery_report import Results, document, table
-from restart import HOLDFAST, TORCHRUN, interrupt, say
+from restart import HOLDFAST, TORCHRUN
 
 HANG_FLAGS = ("--hang-timeout=1:20",)
 TORCHRUN_HANG_ARGUMENTS = ("--timeout=10",)
 EXPERIMENTS = "kill", "stop", "damage", "steady"
+NODES = "nodes"
+"""Only when asked for: torchrun takes a minute for each."""
 FULL = {"rounds": 7, "sessions": 6, "pairs": 4, "block": 100}
 FULL_LARGE = {"rounds": 3, "sessions": 2, "pairs": 4, "block": 8}
 QUICK = {"rounds": 1, "sessions": 1, "pairs": 2, "block": 24}
@@ -46,7 +47,12 @@ QUICK = {"rounds": 1, "sessions": 1, "pairs": 2, "block": 24}
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=EXPERIMENTS, action="append", help="may be repeated")
+    parser.add_argument(
+        "--only",
+        choices=(*EXPERIMENTS, NODES),
+        action="append",
+        help="may be repeated; nodes, what the loss of a node costs, is measured only so",
+    )
     parser.add_argument(
         "--large", action="store_true", help="49 million parameters with Adam, not 0.95 million with SGD"
     )
@@ -195,6 +201,10 @@ def measure(args: argparse.Namespace) -> Results:
     chosen = tuple(args.only or EXPERIMENTS)
     if args.peers is not None:
         add_peers(results, args)
+    if NODES in chosen:
+        peers = [] if args.peers is None else [name for name in args.peers or PEERS if name in nodes.NODE_PEERS]
+        node_systems = nodes.systems_of(with_torchrun=not args.quick, peers=peers, folder=args.peers_folder)
+        results.of_nodes = nodes.measure_all(node_systems, rounds=args.rounds)
     # The first job would otherwise pay for reading torch from the disk.
     subprocess.run([sys.executable, "-c", "import torch._dynamo"], check=True)
     if faults := faults_of(args, chosen):
@@ -208,26 +218,7 @@ def measure(args: argparse.Namespace) -> Results:
 
 def main() -> int:
     args = parse_args()
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, interrupt)
-    adopt_orphans()
-    try:
-        results = measure(args)
-    except JobFailed as failure:
-        say(f"stopped: a job {failure}")
-        return 1
-    except KeyboardInterrupt:
-        say("stopped")
-        return 130
-    finally:
-        with uninterrupted():
-            end_all_descendants()
-    if args.json:
-        say(table(results))
-        print(json.dumps(document(results), indent=1))
-    else:
-        print(table(results))
-    return 0
+    return conduct(lambda: measure(args), table=table, document=document, as_json=args.json)
 
 
 if __name__ == "__main__":

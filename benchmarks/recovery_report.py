@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import nodes
 from disturbances import DAMAGE, KILLS, STOPS, Clean, Fault, Plan, Sample, System
 from experiments import Pair, Turns
 from report import circumstances, ratio_line, spread, steady_document
@@ -23,6 +24,7 @@ class Results:
     clean: list[Clean] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     steady: list[Turns] = field(default_factory=list)
+    of_nodes: nodes.Samples = field(default_factory=dict)
 
     @property
     def columns(self) -> list[System]:
@@ -44,6 +46,8 @@ def table(results: Results) -> str:
         candidate = spread([turns.candidate_step_s * 1000 for turns in results.steady], digits=2)
         lines += [f"step, both jobs in turns, ms: torchrun {baseline}, holdfast SDK {candidate}"]
         lines += [ratio_line(results.pair, results.steady, block=results.settings["block"])]
+    if results.of_nodes:
+        lines += [nodes.table(results.of_nodes)]
     lines += [f"{s.system}, {s.fault}: the job {s.failure}" for s in results.samples if s.failure]
     lines += [f"{name}: not available: {reason}" for name, reason in results.not_available.items()]
     return "\n".join(lines)
@@ -127,4 +131,5 @@ def document(results: Results) -> dict[str, Any]:
         "undisturbed": [asdict(clean) for clean in results.clean],
         "disturbed": [asdict(sample) for sample in results.samples],
         **steady_document(results.steady),
+        "nodes": nodes.document(results.of_nodes),
     }

@@ -4,15 +4,12 @@ Both run the same unmodified DDP script with the same flags, in turns. Progress 
 """
 
 import argparse
-import json
-import signal
 import subprocess
 import sys
-from types import FrameType
 
 from experiments import Pair, measure_overhead, measure_restarts, measure_steady_state
-from harness import JobFailed, Launcher
-from processes import adopt_orphans, end_all_descendants, uninterrupted
+from harness import Launcher
+from program import conduct, say
 from report import Results, document, table
 
 # Without the variable torchrun restarts into the store of the dead workers, and most restarts fail.
@@ -42,10 +39,6 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def measure(args: argparse.Namespace) -> Results:
     pair = Pair(Launcher.parse(args.baseline), Launcher.parse(args.candidate))
     chosen = args.only or EXPERIMENTS
@@ -64,32 +57,9 @@ def measure(args: argparse.Namespace) -> Results:
     return results
 
 
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     args = parse_args()
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, interrupt)
-    adopt_orphans()
-    try:
-        results = measure(args)
-    except JobFailed as failure:
-        say(f"stopped: a job {failure}")
-        return 1
-    except KeyboardInterrupt:
-        say("stopped")
-        return 130
-    finally:
-        with uninterrupted():
-            end_all_descendants()
-    if args.json:
-        say(table(results))
-        print(json.dumps(document(results), indent=1))
-    else:
-        print(table(results))
-    return 0
+    return conduct(lambda: measure(args), table=table, document=document, as_json=args.json)
 
 
 if __name__ == "__main__":

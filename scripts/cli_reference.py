@@ -1,4 +1,4 @@
-"""Fill the generated parts of the docs from the code: flags, variables, events.
+"""Fill the generated parts of the docs from the code: flags, variables, fields, events.
 
 A page is written by hand around regions between `<!-- begin NAME -->` and `<!-- end NAME -->`; only these are
 replaced. With --check nothing is written, and the exit code is 1 if a page is stale.
@@ -10,6 +10,7 @@ import argparse
 import ast
 import difflib
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -23,26 +24,33 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from holdfast.agent.environment import worker_env
+from holdfast.chaos.expectations import EXPECTATIONS
+from holdfast.chaos.experiment_file import load_experiment, names
+from holdfast.chaos.faults import FAULTS
+from holdfast.core.health.story import CheckRow
 from holdfast.core.ids import Address, NodePhase, Outcome, Placement, WorkerFailure, World
 from holdfast.core.story import Record
 from holdfast.observe.entries import make_entry
 from holdfast.spec.cluster import VARIABLES as CLUSTER_VARIABLES
 from holdfast.spec.flags import DIFFERS, FLAGS, Flag
 from holdfast.spec.job import Command, JobRules, LogSpec, NodeSpec
+from holdfast.spec.job_fields import FIELDS, SECTIONS, Field
+from holdfast.spec.job_schema import job_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
+SCHEMA = DOCS / "job.schema.json"
 EXAMPLES = DOCS / "events.jsonl"
 """One entry of each kind from real jobs; the record in it must be one that the code could emit today."""
 
 RECORDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Record)}
-VALUES: tuple[type[Any], ...] = (WorkerFailure, Placement, Outcome)
+VALUES: tuple[type[Any], ...] = (WorkerFailure, Placement, Outcome, CheckRow)
 """Types of fields that are objects themselves."""
 
 VARIABLES = {
     "RANK": "Rank of this worker among all workers of the job.",
     "LOCAL_RANK": "Rank of this worker on its node; 0 for all with `--virtual-local-rank`.",
     "GROUP_RANK": "Rank of the node.",
-    "ROLE_RANK": "The same as `RANK`: a job has one role.",
+    "ROLE_RANK": "The same as `RANK`: every role is a world of its own.",
     "ROLE_NAME": "What `--role` says.",
     "LOCAL_WORLD_SIZE": "Workers on this node.",
     "WORLD_SIZE": "Workers in the job.",
@@ -75,6 +83,7 @@ COMMON = {
 
 MEANINGS = {
     "decision": "What follows.",
+    "check_id": "Number of the check; each check has one of its own.",
     "exit_code": "Exit code; null if a signal ended it.",
     "failure": "How it ended.",
     "first_rank": "Rank of its first worker; the others follow.",
@@ -95,6 +104,7 @@ MEANINGS = {
     "restarts_used": "Failures within the last hour that were answered with a restart; this one too, if it is.",
     "signal": "Number of the signal that ended it; null if it exited.",
     "world_size": "Workers in the world.",
+    "rows": "The nodes that took part, by name.",
     "running": "Its workers run, or are about to.",
     "JobRules.job_id": "Id of the job (`--rdzv-id`).",
     "JobRules.min_nodes": "The least nodes a world needs (`--nnodes`).",
@@ -168,6 +178,47 @@ def cluster_table() -> str:
         theirs = f"`{variable.theirs}`" if variable.theirs else ""
         rows.append([f"`{variable.ours}`", theirs, default, variable.meaning])
     return _table(["ours", "also", "default", "meaning"], rows)
+
+
+def experiment_table() -> str:
+    found = [load_experiment(name, size="small") for name in names()]
+    rows = [
+        [f"`{e.name}`", e.says, f"needed; without: `{e.instead}`" if e.root else "", e.negative.says] for e in found
+    ]
+    return _table(["experiment", "what happens", "root", "negative control"], rows)
+
+
+def expectation_table() -> str:
+    return _table(["then", "meaning"], [[f"`{name}`", word.means] for name, word in EXPECTATIONS.items()])
+
+
+def _shown(field: Field) -> str:
+    return f"{field.flag} {f'[{field.metavar}]' if field.is_switch else field.metavar}"
+
+
+def job_tables() -> str:
+    parts = []
+    for section in ("", *SECTIONS):
+        rows = [
+            [f"`{f.name}`", f"`{_shown(f)}`", "" if f.default is None else f"`{f.default}`", f.help]
+            for f in FIELDS
+            if f.section.split(".")[0] == section
+        ]
+        title = f"### `{section}`\n\n{SECTIONS[section]}\n\n" if section else "### The job\n\n"
+        parts.append(title + _table(["field", "flag", "default", "meaning"], rows))
+    return "\n\n".join(parts)
+
+
+def fault_table() -> str:
+    rows = []
+    for fault in FAULTS.values():
+        parameters = [
+            f"`{name}`{f' [{parameter.default}]' if parameter.default else ''}: {parameter.summary}"
+            for name, parameter in fault.parameters.items()
+        ]
+        root = f"needed; without: {fault.without_root}" if fault.needs_root else ""
+        rows.append([f"`{fault.name}`", fault.summary, "<br>".join(parameters), root, fault.undo or "none"])
+    return _table(["fault", "what it does", "parameters", "root", "undo"], rows)
 
 
 # --- events ---------------------------------------------------------------------------------------------------
@@ -247,7 +298,8 @@ def _json_type(hint: object) -> str:
 
 
 def _value_name(cls: object) -> str:
-    return {WorkerFailure: "failure", Placement: "placement", Outcome: "outcome"}[cls]  # type: ignore[index]
+    names = {WorkerFailure: "failure", Placement: "placement", Outcome: "outcome", CheckRow: "row"}
+    return names[cls]  # type: ignore[index]
 
 
 def _docstring(cls: type[Any]) -> str:
@@ -276,9 +328,11 @@ def phase_table() -> str:
 # --- pages ----------------------------------------------------------------------------------------------------
 
 REGIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "chaos.md": {"faults": fault_table, "experiments": experiment_table, "expectations": expectation_table},
     "cli.md": {"flags": flag_tables, "variables": variable_table},
     "cluster.md": {"variables": cluster_table},
     "events.md": {"common": common_table, "events": event_sections, "values": value_sections},
+    "jobs.md": {"fields": job_tables},
     "http.md": {"phases": phase_table, "rules": lambda: _field_table(JobRules)},
 }
 
@@ -301,8 +355,8 @@ def fill(page: str, regions: Mapping[str, Callable[[], str]]) -> str:
 def generate() -> dict[Path, tuple[str, str]]:
     """Every generated file with its text now and as it should be."""
     pages = {DOCS / name: fill((DOCS / name).read_text(), regions) for name, regions in REGIONS.items()}
-    wanted = {EXAMPLES: example_lines(), **pages}
-    return {path: (path.read_text(), text) for path, text in wanted.items()}
+    wanted = {EXAMPLES: example_lines(), SCHEMA: json.dumps(job_schema(), indent=2) + "\n", **pages}
+    return {path: (path.read_text() if path.exists() else "", text) for path, text in wanted.items()}
 
 
 def main() -> int:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import HOLDFAST, Job, StartJob, start
+from jobs import HOLDFAST, Job, StartJob, cleaned_up, start
+from machines import MakeMachines, joined, obstacle
+
+# Ignored where tests run in the background of a shell, and so in all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -30,19 +36,34 @@ def run_job(tmp_path: Path) -> Iterator[StartJob]:
 
     A job that has ended by then must have left nothing behind.
     """
-    jobs: list[Job] = []
+    with starting_jobs(tmp_path) as begin:
+        yield begin
 
-    def begin(*args: object, **options: Any) -> Job:
-        directory = tmp_path / f"job{len(jobs)}"
-        job = start([HOLDFAST, "run", *map(str, args)], directory=directory, **options)
-        jobs.append(job)
-        return job
 
-    yield begin
-    try:
-        for job in jobs:
-            if job.process.poll() is not None:
-                job.expect_nothing_left()
-    finally:
-        for job in jobs:
-            job.destroy()
+@pytest.fixture(scope="module")
+def run_job_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartJob]:
+    """The same, for a job that the tests of a file share."""
+    with starting_jobs(tmp_path_factory.mktemp("shared")) as begin:
+        yield begin
+
+
+@contextlib.contextmanager
+def starting_jobs(place: Path) -> Iterator[StartJob]:
+    with cleaned_up() as jobs:
+
+        def begin(*args: object, **options: Any) -> Job:
+            directory = place / f"job{len(jobs)}"
+            job = start([HOLDFAST, "run", *map(str, args)], directory=directory, **options)
+            jobs.append(job)
+            return job
+
+        yield begin
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[MakeMachines]:
+    """Make so many machines that are joined by a switch; the test is skipped where none can be made."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        yield lambda number: stack.enter_context(joined(number, tmp_path))

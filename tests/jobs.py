@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,10 +39,10 @@ LAUNCHER_VARIABLES = (
     "MINDX_",
 )
 POLL_S = 0.005
-START_S = 40.0
+START_S = 100.0
 """For a job to come up on a busy machine: torch may have to be read from disk."""
-END_S = 30.0
-GONE_S = 5.0
+END_S = 60.0
+GONE_S = 10.0
 """How long after a job's end nothing of it may be alive any more."""
 
 Found = TypeVar("Found")
@@ -70,7 +71,7 @@ def once_each(run: Callable[..., Found]) -> Callable[..., Found]:
         if args not in results:
             try:
                 results[args] = run(*args)
-            except BaseException as error:
+            except BaseException as error:  # the boundary to the job that several tests share
                 failures[args] = error
                 raise
         return results[args]
@@ -153,10 +154,14 @@ def listening_ports(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody uses now, and that the kernel gives to nobody who does not name it."""
+    """A port that nobody uses now, and that the kernel gives to nobody who does not name it.
+
+    Tests that run at the same time draw from ports that are apart.
+    """
     low = int(_read("/proc/sys/net/ipv4/ip_local_port_range").split()[0])
-    first = 10_000 + os.getpid() * 7 % (low - 12_000)
-    for port in range(first, low):
+    run, worker = os.getppid(), int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % MAX_WORKERS
+    first = 10_000 + run % (low // MAX_WORKERS - 1_000) * MAX_WORKERS + worker
+    for port in range(first, low, MAX_WORKERS):
         with socket.socket() as probe:
             if port not in _handed_out and probe.connect_ex(("127.0.0.1", port)) != 0:
                 _handed_out.add(port)
@@ -165,6 +170,17 @@ def free_port() -> int:
 
 
 _handed_out: set[int] = set()
+MAX_WORKERS = 16
+
+
+def stream(port: int, *, after: int = 0, quiet_s: float = 20.0) -> Iterator[dict[str, Any]]:
+    """The story of a job as its master tells it on this port, until it ends; fails when nothing comes for so long."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/events", headers={"Last-Event-ID": str(after)})
+    with urllib.request.urlopen(request, timeout=quiet_s) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        for line in answer:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------
@@ -219,28 +235,32 @@ class Job:
         """The first event of this kind whose fields have these values."""
 
         def look() -> dict[str, Any] | None:
+            has_ended = self._has_ended()
             for entry in self.events(kind):
                 if all(entry.get(name) == value for name, value in fields.items()):
                     return entry
-            self._check_alive(f"{kind} {fields or ''}")
+            assert not has_ended, self._end_before(f"{kind} {fields or ''}")
             return None
 
         return until(look, within_s=within_s, what=f"{kind} {fields or ''} in the events", tell=self.story)
 
     def wait_for_output(self, text: str, *, times: int = 1, within_s: float = START_S) -> None:
         def look() -> bool:
+            has_ended = self._has_ended()
             if (self.out + self.err).count(text) >= times:
                 return True
-            self._check_alive(f"{text!r} {times} times in the output")
+            assert not has_ended, self._end_before(f"{text!r} {times} times in the output")
             return False
 
         until(look, within_s=within_s, what=f"{text!r} {times} times in the output", tell=self.story)
 
-    def _check_alive(self, awaited: str) -> None:
-        if self.process.poll() is not None and not marked(self.mark):
-            # The last lines may have been written between our look and its end.
-            tail = self.out + self.err
-            raise AssertionError(f"ended with {self.process.returncode} before {awaited} came\n{tail[-4000:]}")
+    def _has_ended(self) -> bool:
+        """Asked before each look: the last lines may be written between a look and the end."""
+        return self.process.poll() is not None and not marked(self.mark)
+
+    def _end_before(self, awaited: str) -> str:
+        tail = self.out + self.err
+        return f"ended with {self.process.returncode} before {awaited} came\n{tail[-4000:]}"
 
     def wait_for_workers(self, generation: int = 1, *, within_s: float = START_S) -> dict[int, int]:
         """Rank to process id, once the generation runs on a node."""
@@ -293,6 +313,20 @@ class Job:
         self.process.wait()
 
 
+@contextlib.contextmanager
+def cleaned_up() -> Iterator[list[Job]]:
+    """A list for jobs: whatever of them lives at the end is killed, and one that has ended must have left nothing."""
+    jobs: list[Job] = []
+    try:
+        yield jobs
+        for job in jobs:
+            if job.process.poll() is not None:
+                job.expect_nothing_left()
+    finally:
+        for job in jobs:
+            job.destroy()
+
+
 StartJob = Callable[..., Job]
 """The fixture that starts `holdfast run` with some arguments."""
 
@@ -302,7 +336,7 @@ def _is_warm(pid: int) -> bool:
 
 
 def _is_store(pid: int) -> bool:
-    return "TCPStore" in " ".join(cmdline(pid)) or (_is_warm(pid) and bool(listening_ports(pid)))
+    return "holdfast.agent.store" in cmdline(pid) or (_is_warm(pid) and bool(listening_ports(pid)))
 
 
 def start(
@@ -330,3 +364,20 @@ def start(
             start_new_session=True,
         )
     return Job(process, mark, directory, events, tool=Path(command[0]).name)
+
+
+def run_in_vain(command: Sequence[str], *, directory: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """How a command that cannot start anything ends; nothing of it is left."""
+    mark = str(directory)
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=clean_env(env) | {MARK: mark},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert not marked(mark), "something is left running"
+    return done

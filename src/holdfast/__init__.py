@@ -15,7 +15,8 @@ from holdfast.version import __version__
 if TYPE_CHECKING:
     from os import PathLike
 
-    from holdfast.sdk.session import Run, Step
+    from holdfast.sdk.session import Run
+    from holdfast.sdk.step import Step
 
 __all__ = ["Run", "Step", "__version__", "faults", "init"]
 

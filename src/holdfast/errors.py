@@ -26,6 +26,12 @@ class SpecError(HoldfastError):
         super().__init__(f"{name}: {value!r} is not valid; {valid}")
 
 
+class NotElected(HoldfastError):
+    """A master that stood for election has lost it; somebody else goes on."""
+
+    exit_code = 3
+
+
 class JobError(HoldfastError):
     """The job could not be started, joined or carried on."""
 

@@ -19,7 +19,11 @@ class MemoryDamaged(RuntimeError):
         self.tensors = tuple(tensors)
 
 
-_transient: list[tuple[type[BaseException], str]] = [(MemoryDamaged, "memory")]
+class InjectedFault(RuntimeError):
+    """Raised in a step because somebody outside wanted to see what happens (`holdfast chaos inject exception`)."""
+
+
+_transient: list[tuple[type[BaseException], str]] = [(MemoryDamaged, "memory"), (InjectedFault, "injected")]
 
 
 def register(exception: type[BaseException], *, kind: str = "") -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import re
+import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from jobs import PYTHON, Job, start
+from jobs import PYTHON, Job, start, stream, until
 
 import holdfast
 
@@ -17,6 +22,8 @@ END = re.compile(r"rank (\d+) local (\d+) of (\d+) pid (\d+) weights (\w+)")
 SOURCES = str(Path(holdfast.__file__).parents[1])
 START_S = 120.0
 """Each process imports torch by itself, on a machine that may be busy."""
+SLACK_S = 10.0
+"""For what such a machine does late."""
 
 
 class Cluster:
@@ -44,12 +51,49 @@ class Cluster:
     def server(self, node_id: object = "", **variables: object) -> Job:
         return self._start({"MS_ROLE": "MS_PSERVER", "MS_NODE_ID": node_id, **variables}, script=SCRIPTS / "serve.py")
 
+    def follow(self) -> Story:
+        """What the scheduler tells, from the first entry on; it has to be there."""
+        return Story(self.port)
+
+    def wait_for_hold(self, num_workers: int) -> None:
+        """So many workers have come to the steps that are slow."""
+        held = lambda: len(list(self.directory.glob("held-*"))) == num_workers  # noqa: E731
+        until(held, within_s=START_S, what=f"{num_workers} train", tell=self.started[-1].story)
+
+    def saved(self, *, rank: int) -> set[str]:
+        """The checkpoints of a rank."""
+        return {path.name for path in self.directory.glob(f"saved/rank_{rank}/step_*")}
+
     def _start(self, variables: dict[str, object], *, script: Path | None = None) -> Job:
         env = {name: str(value) for name, value in {**self._variables, **variables}.items()} | {"PYTHONPATH": SOURCES}
         directory = self.directory / f"process{len(self.started)}"
         job = start([PYTHON, "-u", str(script or self.script), str(self.directory)], directory=directory, env=env)
         self.started.append(job)
         return job
+
+
+class Story(threading.Thread):
+    """A scheduler's story, read along until it ends: then the last times are known, though the scheduler is gone."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._entries: list[dict[str, Any]] = []
+        self._port = port
+        self.start()
+
+    def run(self) -> None:
+        # Cut short by the death of its scheduler, it has told what it had to tell.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self._entries.extend(stream(self._port, quiet_s=START_S))
+
+    def first(self, kind: str, **fields: object) -> dict[str, Any]:
+        """The first entry of this kind with these fields, once it is there."""
+        wanted = {"kind": kind, **fields}.items()
+        fits = lambda: [entry for entry in list(self._entries) if wanted <= entry.items()]  # noqa: E731
+        return until(fits, within_s=START_S, what=f"{wanted} in the story", tell=lambda: str(self._entries))[0]
+
+    def when(self, kind: str, **fields: object) -> datetime:
+        return datetime.fromisoformat(self.first(kind, **fields)["at"])
 
 
 StartCluster = Callable[..., Cluster]

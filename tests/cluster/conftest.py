@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import START_S, Cluster, StartCluster, end_of
-from jobs import PYTHON, clean_env, free_port, start
-from machines import ADDRESSES, Machine, connect, obstacle
+from clusters import END, SCRIPTS, SOURCES, START_S, Cluster, StartCluster, end_of
+from jobs import PYTHON, Job, clean_env, free_port, start
+from machines import joined, obstacle
 from trainings import ENVIRONMENT, EXAMPLE, SAMPLES, Call, StartExample, Training, prepare
 
 
@@ -32,8 +31,26 @@ def cluster(tmp_path: Path) -> Iterator[StartCluster]:
 
 
 @pytest.fixture(scope="session")
-def weights_of_two(tmp_path_factory: pytest.TempPathFactory) -> str:
+def unanswered(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """An undisturbed cluster of two workers with IPv6, on a machine whose name server never answers, at its end."""
+    directory = tmp_path_factory.mktemp("unanswered")
+    command = ["unshare", "--net", "--mount", PYTHON, str(SCRIPTS / "unanswered.py"), str(directory)]
+    env = {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
+    job = start(command, directory=directory / "output", env=env)
+    try:
+        job.wait(within_s=START_S)
+        return job
+    finally:
+        job.destroy()
+
+
+@pytest.fixture(scope="session")
+def weights_of_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What an undisturbed cluster of two workers ends with."""
+    if not obstacle():
+        found = END.search(request.getfixturevalue("unanswered").err)
+        assert found is not None, "its workers have ended well"
+        return found[5]
     it = Cluster(tmp_path_factory.mktemp("two"), free_port(), num_workers=2)
     (it.directory / "go").touch()
     try:
@@ -43,17 +60,6 @@ def weights_of_two(tmp_path_factory: pytest.TempPathFactory) -> str:
     finally:
         for job in it.started:
             job.destroy()
-
-
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[list[Machine]]:
-    """Two machines with a cable between them."""
-    with contextlib.ExitStack() as stack:
-        made = [Machine(tmp_path / f"machine{number}", stack) for number in range(len(ADDRESSES))]
-        connect(*made)
-        for machine, address in zip(made, ADDRESSES, strict=True):
-            machine.plug(address)
-        yield made
 
 
 @pytest.fixture(scope="session")
@@ -92,8 +98,7 @@ def example(digits: Path) -> Iterator[StartExample]:
 @pytest.fixture(scope="session")
 def on_one_machine(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     """A training that the script for one machine has started, at its end."""
-    with contextlib.ExitStack() as stack:
-        machine = Machine(tmp_path_factory.mktemp("single") / "machine", stack)
+    with joined(1, tmp_path_factory.mktemp("single")) as [machine]:
         training = Training(machine.directory)
         prepare(training.directory, digits)
         training.jobs.append(machine.start(["bash", "run_dynamic_cluster.sh"], env=ENVIRONMENT, cwd=training.directory))

@@ -2,75 +2,124 @@
 
 from __future__ import annotations
 
+import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from clusters import START_S, Cluster, StartCluster, end_of
-from jobs import Job, kill, until
+from clusters import SLACK_S, START_S, StartCluster, end_of
+from jobs import Job, kill, listening_ports, until
 
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.fixture
-def undisturbed(cluster: StartCluster) -> str:
-    it = cluster(3)
-    (it.directory / "go").touch()
-    it.scheduler()
-    workers = [it.worker(rank) for rank in range(3)]
-    assert [worker.wait(within_s=START_S) for worker in workers] == [0, 0, 0], workers[0].story()
-    return end_of(workers[0])[4]
+def ports_of(scheduler: Job) -> list[int]:
+    """Its own and its store's, once it listens at both."""
+    ports = lambda: sorted(listening_ports(scheduler.pid))  # noqa: E731
+    until(lambda: len(ports()) == 2, within_s=START_S, what="both ports", tell=scheduler.story)
+    return ports()
 
 
-def train_to_the_hold(it: Cluster) -> tuple[Job, list[Job]]:
-    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(3)]
-    held = it.directory
-    until(lambda: len(list(held.glob("held-*"))) == 3, within_s=START_S, what="all are held", tell=workers[0].story)
-    return scheduler, workers
-
-
-def test_without_recovery_a_lost_worker_ends_the_cluster_and_is_named(cluster: StartCluster) -> None:
-    scheduler, workers = train_to_the_hold(cluster(3, MS_NODE_TIMEOUT=5))
-    kill(workers[1].pid)
-    assert scheduler.wait(within_s=30) != 0
-    assert "node 1 is lost" in scheduler.err
-    for survivor in (workers[0], workers[2]):
-        assert survivor.wait(within_s=30) != 0
-        assert "node 1 is lost" in survivor.err
-
-
-def test_a_killed_worker_and_a_killed_scheduler_are_pulled_up_again(
-    cluster: StartCluster, undisturbed: str, tmp_path: Path
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_without_recovery_a_lost_worker_ends_the_cluster_in_time_and_is_named(
+    cluster: StartCluster, fault: signal.Signals
 ) -> None:
-    it = cluster(3, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path / "made" / "by itself")
-    scheduler, workers = train_to_the_hold(it)
-    kill(workers[1].pid)
-    workers[1].process.wait()
+    node_timeout_s, intervals_s = 6.0, (1.2, 2.0)
+    it = cluster(2, MS_NODE_TIMEOUT=node_timeout_s)
+    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
+    it.wait_for_hold(2)
+    story = it.follow()
+    faulty_at = datetime.now(UTC)
+    kill(workers[1].pid, fault)
+    for process in (scheduler, workers[0]):
+        assert process.wait(within_s=60) != 0
+        assert "node 1 is lost" in process.err
+        assert "recovery is off (HOLDFAST_ENABLE_RECOVERY=0)" in process.err
+    ended_at = datetime.now(UTC)
+    lost_after_s = (story.when("node_lost", node="1") - faulty_at).total_seconds()
+    if fault is signal.SIGSTOP:
+        assert lost_after_s > node_timeout_s - intervals_s[1] - 1.0, "silence counts from the last heartbeat"
+    for at in (story.when("job_finished"), ended_at):
+        assert (at - faulty_at).total_seconds() <= node_timeout_s + 2 * intervals_s[1] + SLACK_S
+
+
+def test_without_recovery_a_lost_scheduler_ends_the_cluster_in_time(cluster: StartCluster) -> None:
+    it = cluster(1, MS_NODE_TIMEOUT=6)
+    scheduler, worker = it.scheduler(), it.worker(0)
+    it.wait_for_hold(1)
+    kill(scheduler.pid)
+    assert worker.wait(within_s=60) != 0
+    assert f"no master at 127.0.0.1:{it.port} within 6 s: connection refused" in worker.err
+
+
+def test_who_takes_the_place_of_a_silent_one_keeps_it_and_a_good_end_waits_for_the_scheduler(
+    cluster: StartCluster, weights_of_two: str, tmp_path: Path
+) -> None:
+    it = cluster(2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path, HOLDFAST_REJECTION_WINDOW=3)
+    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
+    it.wait_for_hold(2)
+    silent = workers[1]
+    kill(silent.pid, signal.SIGSTOP)
     workers[1] = it.worker(1)
-    workers[0].wait_for_output("incident 1 repaired", within_s=START_S)
+    workers[0].wait_for_output(" repaired in ", within_s=START_S)
+    kill(silent.pid, signal.SIGCONT)
+    assert silent.wait(within_s=60) != 0
+    assert f"pid {workers[1].pid} on " in silent.err
     kill(scheduler.pid)
     scheduler.process.wait()
-    workers[0].wait_for_output("connection refused", within_s=30)
-    kill(workers[2].pid)
-    workers[2].process.wait()
+    (it.directory / "go").touch()
+    for worker in workers:
+        worker.wait_for_output("ended well; the scheduler has to hear of it\n", within_s=START_S)
     scheduler = it.scheduler()
-    workers[2] = it.worker(2)
-    (it.directory / "go").touch()
-    assert [worker.wait(within_s=START_S) for worker in workers] == [0, 0, 0], workers[0].story()
-    assert scheduler.wait(within_s=30) == 0, scheduler.story()
-    ends = [end_of(worker) for worker in workers]
-    assert [end[0] for end in ends] == [0, 1, 2]
-    assert {end[4] for end in ends} == {undisturbed}
-    assert [end[3] for end in ends] == [worker.pid for worker in workers]
+    assert [process.wait(within_s=START_S) for process in (scheduler, *workers)] == [0, 0, 0], scheduler.story()
+    assert {end_of(worker)[4] for worker in workers} == {weights_of_two}
 
 
-def test_a_scheduler_killed_before_all_are_there_starts_again(cluster: StartCluster, tmp_path: Path) -> None:
-    it = cluster(2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path / "state")
-    (it.directory / "go").touch()
-    scheduler, first = it.scheduler(), it.worker(0)
-    first.wait_for_output("waiting: 1 of 2 nodes are here", within_s=START_S)
+def test_scheduler_and_workers_are_lost_one_after_the_other_and_pulled_up_again(
+    cluster: StartCluster, weights_of_two: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "made" / "by itself"
+    it = cluster(2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=state)
+    # Before all are there.
+    scheduler, workers = it.scheduler(), [it.worker("a")]
+    workers[0].wait_for_output("waiting: 1 of 2 nodes are here", within_s=START_S)
+    ports = ports_of(scheduler)
     kill(scheduler.pid)
     scheduler.process.wait()
-    scheduler, second = it.scheduler(), it.worker(1)
-    assert [first.wait(within_s=START_S), second.wait(within_s=START_S)] == [0, 0], first.story()
-    assert scheduler.wait(within_s=30) == 0
-    assert not list((tmp_path / "state").iterdir()), "what a finished cluster needs no more is gone"
+    scheduler = it.scheduler()
+    assert ports_of(scheduler) == ports, "who was told to meet there comes there"
+    # When all have been told where to meet, and nobody has been there.
+    story = it.follow()
+    workers.append(it.worker("b"))
+    story.first("world_formed")
+    kill(scheduler.pid)
+    scheduler.process.wait()
+    scheduler = it.scheduler()
+    it.wait_for_hold(2)
+    # A worker whose script fails.
+    num_repairs = workers[0].err.count(" repaired in ")
+    (it.directory / "exit-1").touch()
+    assert workers[1].wait(within_s=60) == 3, workers[1].story()
+    workers[0].wait_for_output("node b lost", within_s=60)
+    workers[1] = it.worker("b")
+    workers[0].wait_for_output(" repaired in ", times=num_repairs + 1, within_s=START_S)
+    # The scheduler, and while it is away a worker.
+    kill(scheduler.pid)
+    scheduler.process.wait()
+    saved = it.saved(rank=0)
+    until(lambda: it.saved(rank=0) - saved, within_s=60, what="steps without a scheduler", tell=workers[0].story)
+    kill(workers[0].pid)
+    workers[0].process.wait()
+    scheduler = it.scheduler()
+    workers[0] = it.worker("a")
+    (it.directory / "go").touch()
+    assert [worker.wait(within_s=START_S) for worker in workers] == [0, 0], workers[1].story()
+    assert scheduler.wait(within_s=60) == 0, scheduler.story()
+    ends = [end_of(worker) for worker in workers]
+    assert [end[0] for end in ends] == [0, 1]
+    assert {end[4] for end in ends} == {weights_of_two}
+    assert [end[3] for end in ends] == [worker.pid for worker in workers]
+    assert "is held by" not in workers[0].err, "its death while nobody looked can be proven"
+    for process in it.started:
+        assert "resumed at step" not in process.err, "a live process has the state"
+    assert not list(state.iterdir()), "what a finished cluster needs no more is gone"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machines import ADDRESSES, Machine, obstacle
+from machines import ADDRESSES, Machine, MakeMachines, obstacle
 from trainings import ENVIRONMENT, NUM_WORKERS, StartExample, Training, prepare
 
 pytestmark = pytest.mark.timeout(400)
@@ -29,10 +29,10 @@ def test_on_one_machine(on_one_machine: Training) -> None:
         assert on_one_machine.weights(worker) == on_one_machine.weights(0)
 
 
-@needs_machines
-def test_on_two_machines(machines: list[Machine], digits: Path, undisturbed: str) -> None:
-    trainings = [Training(machine.directory) for machine in machines]
-    for number, (machine, training) in enumerate(zip(machines, trainings, strict=True), start=1):
+def test_on_two_machines(machines: MakeMachines, digits: Path, undisturbed: str) -> None:
+    pair = machines(2)
+    trainings = [Training(machine.directory) for machine in pair]
+    for number, (machine, training) in enumerate(zip(pair, trainings, strict=True), start=1):
         prepare(training.directory, digits, node_1__ip__address=ADDRESSES[0])
         call(machine, training, f"run_dynamic_cluster_{number}.sh")
     for training, workers in zip(trainings, (range(4), range(4, 8)), strict=True):
@@ -42,25 +42,25 @@ def test_on_two_machines(machines: list[Machine], digits: Path, undisturbed: str
             assert training.weights(worker) == undisturbed
 
 
-@needs_machines
 def test_a_lost_worker_and_a_lost_scheduler_are_pulled_up_again(
-    machines: list[Machine], digits: Path, undisturbed: str
+    machines: MakeMachines, digits: Path, undisturbed: str
 ) -> None:
-    training = Training(machines[0].directory)
+    [machine] = machines(1)
+    training = Training(machine.directory)
     prepare(training.directory, digits)
-    call(machines[0], training, "run.sh")
+    call(machine, training, "run.sh")
     training.wait_for("step: 20,", name="worker_0")
     training.kill("MS_WORKER", 3)
     training.wait_for("node 3 lost", name="worker_0")
     training.kill("MS_SCHED")
-    call(machines[0], training, "recover.sh")
+    call(machine, training, "recover.sh")
     pull_up = (training.directory / "recover.sh").read_text()
     for scheduler, worker in (("MS_SCHED  ", "MS_WORKER"), ("=sched ", "=3 "), ("scheduler.log", "worker_3.log")):
         assert scheduler in pull_up
         pull_up = pull_up.replace(scheduler, worker)
     pull_up = pull_up.replace("${EXEC_PATH}", str(training.directory))
     (training.directory / "recover_worker.sh").write_text(pull_up)
-    call(machines[0], training, "recover_worker.sh")
+    call(machine, training, "recover_worker.sh")
     training.wait_for_end()
     assert {training.weights(worker) for worker in range(NUM_WORKERS)} == {undisturbed}
     assert [len(training.places(worker)) for worker in range(NUM_WORKERS)] == [1] * NUM_WORKERS

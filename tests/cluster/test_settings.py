@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from clusters import START_S, StartCluster, end_of
-from jobs import kill, until
+from jobs import kill
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -56,7 +58,7 @@ def test_an_id_is_free_at_once_when_its_holder_is_dead_and_a_scheduler_keeps_its
     began = time.monotonic()
     kill(first.pid)
     first.process.wait()
-    second.wait_for_output("waiting: 0 of 1 nodes are here, 1 of 2 servers", within_s=10)
+    second.wait_for_output("waiting: 0 of 1 nodes are here, 1 of 2 servers", within_s=30)
     assert time.monotonic() - began < 10, "not the window of 30 s"
     kill(scheduler.pid)
     scheduler.process.wait()
@@ -68,6 +70,37 @@ def test_an_id_is_free_at_once_when_its_holder_is_dead_and_a_scheduler_keeps_its
         assert process.wait(within_s=START_S) != 0
         assert "no world within 20 s" in process.err
         assert "here: none; 1 missing; servers missing: 1" in process.err
+
+
+def test_a_silent_holder_loses_its_id_after_the_window_and_nobody_else_notices(
+    cluster: StartCluster, tmp_path: Path
+) -> None:
+    window_s = 5.0
+    it = cluster(
+        1, MS_SERVER_NUM=2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path, HOLDFAST_REJECTION_WINDOW=window_s, **QUICK
+    )
+    scheduler, holder, other = it.scheduler(), it.server(0), it.server(1)
+    for server in (holder, other):
+        server.wait_for_output("waiting: 0 of 1 nodes are here", within_s=START_S)
+    second = it.server(0)
+    second.wait_for_output(f"node id '0' is held by pid {holder.pid}", within_s=START_S)
+    story = it.follow()
+    silent_at = datetime.now(UTC)
+    kill(holder.pid, signal.SIGSTOP)
+    taken_at = story.when("node_joined", node="server-0", pid=second.pid)
+    assert window_s - 1 < (taken_at - silent_at).total_seconds() < window_s + 3, "counted from the last heartbeat"
+    kill(holder.pid, signal.SIGCONT)
+    assert holder.wait(within_s=30) != 0
+    assert f"pid {second.pid} on " in holder.err
+    assert "has taken node id '0'" in holder.err
+    num_refusals = second.err.count("is held by")
+    kill(scheduler.pid)
+    scheduler.process.wait()
+    (it.directory / "go").touch()
+    everybody = [it.scheduler(), it.worker(0), second, other]
+    assert [process.wait(within_s=START_S) for process in everybody] == [0, 0, 0, 0], second.story()
+    assert second.err.count("is held by") == num_refusals, "whoever reconnects is not refused"
+    assert "refused this node" not in other.err
 
 
 def test_without_a_window_the_last_to_come_wins_and_the_other_ends(cluster: StartCluster, tmp_path: Path) -> None:
@@ -101,8 +134,7 @@ def test_a_rank_table_goes_by_the_addresses_that_workers_were_given(cluster: Sta
 def test_without_heartbeats_a_dead_worker_is_nobodys_business(cluster: StartCluster) -> None:
     it = cluster(2, MS_DISABLE_HEARTBEAT=1, MS_NODE_TIMEOUT=3)
     scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
-    held = it.directory
-    until(lambda: len(list(held.glob("held-*"))) == 2, within_s=START_S, what="both train", tell=scheduler.story)
+    it.wait_for_hold(2)
     kill(workers[1].pid)
     workers[1].process.wait()
     time.sleep(3 * 2)

@@ -56,7 +56,7 @@ def _run(command: tuple[str, ...], directory: Path) -> Output:
     files = {
         str(path.relative_to(run)): path.read_text()
         for path in run.rglob("*")
-        if path.is_file() and not path.name.startswith("journal.db")
+        if path.is_file() and not path.name.startswith("journal")
     }
     # What torchrun itself logs is not the workers' output.
     err = [line for line in job.err.splitlines() if not re.match(r"[WEI]\d{4} ", line)]

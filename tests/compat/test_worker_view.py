@@ -60,6 +60,11 @@ def test_a_worker_sees_what_it_would_see_under_torchrun(probe: Probe, launcher: 
         assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
 
 
+def test_only_a_warm_worker_writes_whole_lines(probe: Probe):
+    for launcher, expected in {"torchrun": True, "spawn": True, "warm": False}.items():
+        assert [record["written_through"] for record in probe(launcher, "script")] == [[expected] * 2] * 2
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_every_variable_of_torchrun_is_set_to_the_same_value(probe: Probe, mode: str):
     for theirs, ours in zip(probe("torchrun", mode), probe("warm", mode), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ RULES = JobRules(
 )
 
 READY = NodeStatus(NodePhase.READY, 0)
+PIDS = (10, 11)
 
 
 def rules(**changes: object) -> JobRules:
@@ -62,26 +64,22 @@ class Master:
         return [action for event in events for action in self.handle(event)]
 
     def report(self, node: str, phase: NodePhase, generation: int, **status: object) -> list[job.Action]:
-        """The node as the master knows it tells its next status."""
+        """The node as the master knows it tells its next status; a script with the SDK saves checkpoints."""
+        return self._tell(node, NodeStatus(phase, generation, **{"saves": status.get("attached", False), **status}))
+
+    def _tell(self, node: str, status: NodeStatus) -> list[job.Action]:
         self._seqs[node] = self._seqs.get(node, 0) + 1
-        told = NodeStatus(phase, generation, **status)
-        return self.handle(job.StatusReported(node, self.nonce(node), self._seqs[node], told))
+        return self.handle(job.StatusReported(node, self.nonce(node), self._seqs[node], status))
 
     def beat(self, *nodes: str) -> list[job.Action]:
         """Nodes repeat the status that the master knows."""
         statuses = {node: self.job.members[node].status for node in nodes}
-        return [
-            action
-            for node, status in statuses.items()
-            for action in self.report(
-                node, status.phase, status.generation, failures=status.failures, pids=status.pids, reason=status.reason
-            )
-        ]
+        return [action for node, status in statuses.items() for action in self._tell(node, status)]
 
     def wait(self, until: float) -> list[job.Action]:
         """Let time pass in one go."""
         self.now = until
-        return self.handle(job.TimePassed(self.job.silent(now=until)))
+        return self.handle(self.job.passing(now=until))
 
     def run(self, *nodes: str) -> list[job.Action]:
         """Nodes start the workers they were told to."""
@@ -125,6 +123,36 @@ def ranks(world: World | None) -> dict[str, int]:
     """Group rank by node."""
     assert world is not None, "there is a world"
     return {placement.node: placement.group_rank for placement in world.placements}
+
+
+def crash(rank: int, *, step: int, number: int = signal.SIGSEGV, error: str = "Fatal Python error") -> WorkerFailure:
+    return failure(rank, code=None, signal=number, error=error, step=step)
+
+
+def die(master: Master, node: str) -> list[job.Action]:
+    return master.handle(job.AgentDied(node, master.nonce(node), "its agent is dead"))
+
+
+def placed(actions: list[job.Action], node: str) -> dict[str, int]:
+    """Where each node's ranks begin in the world that `node` is told to run."""
+    order = orders(actions)[node]
+    assert isinstance(order, Run)
+    assert order.world.repairs
+    return {placement.node: placement.first_rank for placement in order.world.placements}
+
+
+def train(master: Master, *nodes: str, attached: bool = True) -> list[job.Action]:
+    """These nodes have committed a step in the current world."""
+    generation = master.job.generation
+    done = [
+        master.report(node, NodePhase.RUNNING, generation, pids=PIDS, attached=attached, committed=generation)
+        for node in nodes
+    ]
+    return [action for actions in done for action in actions]
+
+
+def park(master: Master, node: str, count: int = len(PIDS)) -> list[job.Action]:
+    return master.report(node, NodePhase.READY, 0, parked=count)
 
 
 def world(generation: int, *, nodes: Sequence[str] = ("a", "b"), num_workers: int = 2) -> World:

@@ -50,6 +50,11 @@ def test_every_communication_error_is_an_echo(mark):
     assert classify(failure(0, error=f"Error: {mark} (1)")).kind is FaultKind.PEER_LOST
 
 
+def test_two_ranks_on_one_gpu_have_lost_nobody():
+    error = "torch.distributed.DistBackendError: NCCL error, invalid usage\nDuplicate GPU detected : rank 0 and rank 1"
+    assert classify(failure(0, error=error)).kind is FaultKind.EXCEPTION
+
+
 @pytest.mark.parametrize("number", sorted(CRASH_SIGNALS))
 def test_every_crash_signal_is_a_crash(number):
     assert classify(killed(0, number)).kind is FaultKind.CRASHED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from driving import READY, Master, orders, refusals, registration, rules, tales
 
 from holdfast.core import job
 from holdfast.core.ids import Address, Finish, NodePhase, Run, StepFault
-from holdfast.core.story import NodeLost, RankTableIgnored
+from holdfast.core.story import NodeLost, RankTableIgnored, Stopping, Waiting
 from holdfast.spec.job import JobRules
 from holdfast.spec.strategy import Strategy
 
@@ -63,6 +64,44 @@ def test_who_has_no_address_is_refused():
     assert refused.reason == "'somewhere' is not an address, and ranks follow from addresses"
 
 
+# --- losses ---------------------------------------------------------------------------------------------------
+
+
+def test_of_two_that_fall_silent_the_first_is_named_though_both_are_given_up_at_once():
+    master = Master(cluster(3, strategies=(Strategy.EXIT,)))
+    for node in "012":
+        come(master, node)
+    train(master, "0", "1", "2")
+    for master.now, node in ((1.0, "2"), (2.0, "1"), (3.0, "0")):
+        master.beat(node)
+    actions = master.wait(2.0 + master.job.rules.lease_s)
+    assert [tale.node for tale in tales(actions, NodeLost)] == ["2", "1"]
+    assert [tale.reason.split(":")[0] for tale in tales(actions, Stopping)] == ["node 2 is lost"]
+
+
+def test_whom_nobody_launched_somebody_else_has_to_start_again():
+    master = Master(cluster(store=("10.0.0.1", 29500), max_restarts=1, join_timeout_s=math.inf))
+    come(master, "0")
+    come(master, "1")
+    train(master, "0", "1")
+    lost = master.handle(job.AgentDied("1", "1", "its process (pid 7) is dead"))
+    assert tales(lost, Waiting) == [Waiting("a node in place of 1")], "for as long as it takes"
+    [stopping] = tales(master.handle(job.AgentDied("0", "0", "its process (pid 8) is dead")), Stopping)
+    assert stopping.decision == "await"
+
+
+def test_who_has_not_been_told_of_the_first_world_begins_in_the_next_one():
+    """The scheduler was lost when it had told node 0 only, and its store with it."""
+    master = Master(cluster(store=("10.0.0.1", 29500)))
+    come(master, "0")
+    come(master, "1")
+    master.handle(job.MasterStarted())
+    fault = StepFault(0, "0", 0, "communication", "connection reset by peer")
+    master.report("0", NodePhase.BROKEN, 1, pids=(1,), attached=True, faults=(fault,))
+    told = orders(master.wait(1.0))
+    assert {node: order.world.generation for node, order in told.items()} == {"0": 2, "1": 2}
+
+
 # --- ranks ----------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +120,12 @@ def test_numbers_are_ranks_and_the_others_fill_the_gaps():
     for node in ("1", "b", "a"):
         come(master, node)
     assert seats(master) == ["a", "1", "b"]
+
+
+def test_two_spellings_of_a_number_are_one_rank():
+    master = Master(cluster(2))
+    come(master, "1")
+    assert refusals(come(master, "01"))[0].reason == "the rank of node id '01' is taken by node 1"
 
 
 def test_a_rank_table_that_fits_wins_over_numbers():

@@ -9,6 +9,7 @@ from driving import READY, Master, orders, ranks, refusals, registration, rules,
 
 from holdfast.core import job
 from holdfast.core.ids import Finish, NodePhase, NodeStatus, Run
+from holdfast.core.job.state import REFUSALS_TOLD, REFUSALS_WINDOW_S
 from holdfast.core.story import NodeJoined, NodeRefused, Waiting, WorldFormed
 
 
@@ -41,6 +42,18 @@ def test_the_reason_for_waiting_is_told_only_when_it_changes():
     master.join("a")
     assert tales(master.wait(1.0)) == []
     assert tales(master.join("b"), Waiting) == [Waiting("2 of 3 nodes are here")]
+
+
+def test_how_many_are_here_is_told_once_a_second():
+    """Each word goes to everybody who is here."""
+    master = Master(rules(min_nodes=64, max_nodes=64))
+    assert tales(master.join("n0"), Waiting) == [Waiting("1 of 64 nodes are here")]
+    for number in range(1, 60):
+        assert tales(master.join(f"n{number}"), Waiting) == []
+    assert master.job.waiting_reason == "60 of 64 nodes are here", "whoever asks is told at once"
+    assert master.job.next_deadline() == 1.0
+    assert tales(master.wait(1.0), Waiting) == [Waiting("60 of 64 nodes are here")]
+    assert tales(master.wait(2.0), Waiting) == []
 
 
 def test_nobody_comes_in_time_and_the_job_ends_and_says_who_came():
@@ -106,6 +119,15 @@ def test_a_node_that_does_not_fit_is_refused_for_good(event, words):
     assert [str(tale) for tale in tales(master.handle(event))] == [f"node b refused: {refusal.reason}"]
 
 
+def test_where_a_platform_replaces_nodes_the_new_one_waits_for_the_rank_of_the_old():
+    master = Master(rules(awaits_rank=True))
+    master.join("a", wanted_rank=1)
+    (refusal,) = refusals(master.join("b", wanted_rank=1))
+    assert refusal.retry_after_s == master.job.rules.lease_s
+    master.wait(2 * master.job.rules.lease_s)
+    assert refusals(master.join("b", wanted_rank=1)) == []
+
+
 def test_a_node_with_another_number_of_workers_is_refused_where_the_number_is_fixed():
     master = Master(rules(workers_per_node=3))
     (refusal,) = refusals(master.join("a"))
@@ -166,9 +188,9 @@ def test_a_node_that_still_stops_workers_is_waited_for():
 
 def test_refusals_without_end_are_answered_but_not_told_without_end():
     master = Master(sole_nonce="mine")
-    answers = [master.join(f"n{number}") for number in range(job.REFUSALS_TOLD + 5)]
+    answers = [master.join(f"n{number}") for number in range(REFUSALS_TOLD + 5)]
     assert all(refusals(actions) for actions in answers)
-    assert len([1 for actions in answers if tales(actions, NodeRefused)]) == job.REFUSALS_TOLD
+    assert len([1 for actions in answers if tales(actions, NodeRefused)]) == REFUSALS_TOLD
     assert job.changes_nothing(registration("n"), answers[-1], rules=master.job.rules)
-    master.now = job.REFUSALS_WINDOW_S + 1.0
+    master.now = REFUSALS_WINDOW_S + 1.0
     assert tales(master.join("late"), NodeRefused) != []

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from driving import READY as JOINED
-from driving import Master, failure, orders, ranks, rules, tales
+from driving import Master, die, failure, orders, ranks, rules, tales, train
 
 from holdfast.core import job
 from holdfast.core.ids import NodePhase, NodeStatus, Outcome, Run, Stop
 from holdfast.core.story import JobFinished, MasterRestored, NodeLost, Resizing, Stopping, WorldFormed
+from holdfast.spec.strategy import Strategy
 
 DRAINING, LEAVING, LEFT = NodePhase.DRAINING, NodePhase.LEAVING, NodePhase.LEFT
 READY, RUNNING, SUCCEEDED = NodePhase.READY, NodePhase.RUNNING, NodePhase.SUCCEEDED
 LONG = rules(lease_s=1000.0)
+STOP = Stop(1, "the group is being stopped")
+WAITING = rules(strategies=(Strategy.RECOVER, Strategy.EXIT))
 
 
 # --- silence --------------------------------------------------------------------------------------------------
@@ -266,6 +271,45 @@ def test_the_person_at_a_node_may_end_the_job():
     assert tales(master.report("a", READY, 1, reason="SIGINT received on a", end_job=130)) == []
     master.report("b", READY, 1)
     assert master.job.outcome == Outcome(130, "SIGINT received on a")
+
+
+def test_who_has_the_first_ranks_saves_the_last_step_of_a_job_that_somebody_ends():
+    master = Master(WAITING)
+    master.form("a", "b", "c")
+    told = orders(master.report("c", DRAINING, 1, reason="SIGINT received on c", end_job=130, holds=True))
+    assert told == {"a": replace(STOP, saves=True), "b": STOP, "c": Stop(1, "others have the state")}
+    assert orders(master.report("a", DRAINING, 1, holds=True)) == {}
+    master = Master(WAITING)
+    master.form("a", "b", "c")
+    train(master, "a", "b", "c")
+    die(master, "a")
+    told = orders(master.report("c", DRAINING, 1, reason="SIGINT received on c", end_job=130, holds=True))
+    assert told == {"b": replace(STOP, saves=True), "c": Stop(1, "others have the state")}
+
+
+def test_of_nodes_that_leave_the_last_one_saves_the_last_step():
+    master = Master(rules(min_nodes=3, strategies=WAITING.strategies))
+    master.form("a", "b", "c")
+    train(master, "a", "b", "c")
+    for node in ("a", "c"):
+        assert orders(master.report(node, LEAVING, 1, holds=True)) == {node: Stop(1, "others have the state")}
+    assert "b" not in orders(master.report("b", LEAVING, 1, holds=True))
+
+
+def test_who_is_left_of_a_world_and_leaves_saves_the_last_step():
+    master = Master(WAITING)
+    master.form("a", "b")
+    train(master, "a", "b")
+    die(master, "a")
+    assert not tales(master.beat("b"), Stopping)
+    assert orders(master.report("b", LEAVING, 1, holds=True)) == {}
+
+
+def test_no_step_is_saved_for_a_restart():
+    master = Master()
+    master.form("a", "b")
+    told = orders(master.report("b", READY, 1, failures=(failure(2, node="b"),)))
+    assert [order.saves for order in told.values()] == [False]
 
 
 def test_the_end_cannot_be_asked_for_twice():

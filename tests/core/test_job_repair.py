@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
-from driving import Master, failure, orders, rules, tales
+from driving import PIDS, Master, crash, die, failure, orders, park, placed, rules, tales, train
 
 from holdfast.core import job
-from holdfast.core.ids import NodePhase, Prepare, Run, StepFault, WorkerFailure
-from holdfast.core.job import DUMP_S, MAX_IN_A_ROW
-from holdfast.core.story import IncidentClosed, IncidentOpened, JobFinished
+from holdfast.core.ids import NodePhase, Prepare, Resumption, Run, StepFault, WorkerFailure
+from holdfast.core.job.repair import DUMP_S
+from holdfast.core.job.state import MAX_IN_A_ROW
+from holdfast.core.story import IncidentClosed, IncidentOpened, JobFinished, Resumed
 from holdfast.spec.strategy import Strategy
 
 RUNNING, BROKEN = NodePhase.RUNNING, NodePhase.BROKEN
 USUAL = tuple(strategy for strategy in Strategy if strategy is not Strategy.DUMP)
 ONE_NODE = rules(min_nodes=1, max_nodes=1, strategies=USUAL, max_restarts=0, lease_s=1000.0)
-PIDS = (10, 11)
 
 
 @pytest.fixture
@@ -41,10 +39,6 @@ def commit(master: Master) -> list[job.Action]:
     return master.report("a", RUNNING, generation, pids=PIDS, attached=True, committed=generation)
 
 
-def crash(rank: int, *, step: int, number: int = signal.SIGSEGV, error: str = "Fatal Python error") -> WorkerFailure:
-    return failure(rank, code=None, signal=number, error=error, step=step)
-
-
 def test_a_lost_worker_is_replaced_in_a_world_of_the_next_generation(master: Master):
     actions = lose(master, crash(1, step=5))
     opened = tales(actions, IncidentOpened)
@@ -53,6 +47,14 @@ def test_a_lost_worker_is_replaced_in_a_world_of_the_next_generation(master: Mas
     assert isinstance(order, Run)
     assert (order.world.generation, order.world.repairs) == (2, True)
     assert tales(commit(master), IncidentClosed)[0].verdict == "repaired"
+
+
+def test_where_new_workers_begin_is_told_once(master: Master):
+    tell = {"pids": PIDS, "attached": True, "resumption": Resumption(1, 40, "resumed at step 40 from DIR")}
+    told = master.report("a", RUNNING, 1, **tell) + master.report("a", RUNNING, 1, **tell, committed=1)
+    assert tales(told, Resumed) == [Resumed(1, 40, "resumed at step 40 from DIR")]
+    lose(master, crash(1, step=45))
+    assert not tales(master.report("a", RUNNING, 2, **tell), Resumed), "the world after it has not looked"
 
 
 def test_a_failed_step_without_a_loss_is_tried_again(master: Master):
@@ -141,18 +143,6 @@ def two_nodes(*spares: str) -> Master:
     return master
 
 
-def die(master: Master, node: str) -> list[job.Action]:
-    return master.handle(job.AgentDied(node, master.nonce(node), "its agent is dead"))
-
-
-def placed(actions: list[job.Action], node: str) -> dict[str, int]:
-    """Where each node's ranks begin in the world that `node` is told to run."""
-    order = orders(actions)[node]
-    assert isinstance(order, Run)
-    assert order.world.repairs
-    return {placement.node: placement.first_rank for placement in order.world.placements}
-
-
 def test_a_spare_takes_the_ranks_of_a_lost_node_at_once():
     master = two_nodes("c")
     actions = die(master, "b")
@@ -205,6 +195,22 @@ def test_another_loss_during_the_wait_is_the_next_incident_and_both_are_filled_t
     assert placed(master.join("e"), "a") == {"a": 0, "d": 2, "e": 4}
 
 
+def test_another_loss_while_a_spare_takes_over_is_the_next_incident_too():
+    master = Master(rules(min_nodes=3, max_nodes=3, strategies=USUAL, lease_s=1000.0))
+    master.form("a", "b", "c")
+    for node in ("a", "b", "c"):
+        master.report(node, RUNNING, 1, pids=PIDS, attached=True, committed=1)
+    master.join("d", "e")
+    assert placed(die(master, "b"), "a") == {"a": 0, "d": 2, "c": 4}
+    assert placed(die(master, "c"), "a") == {"a": 0, "d": 2, "e": 4}
+    assert orders(die(master, "d")) == {}, "its successor is waited for"
+    assert placed(master.join("f"), "a") == {"a": 0, "f": 2, "e": 4}
+    lost = crash(1, step=5)
+    actions = master.report("a", BROKEN, 4, pids=(10, 0), attached=True, failures=(lost,))
+    assert placed(actions, "a") == {"a": 0, "f": 2, "e": 4}
+    assert master.job.restart_count == 0
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_the_loss_of_all_holders_of_the_state_is_a_restart(attached: bool):
     master = two_nodes("c")
@@ -219,26 +225,12 @@ def test_the_loss_of_all_holders_of_the_state_is_a_restart(attached: bool):
 
 # --- smaller and larger worlds --------------------------------------------------------------------------------
 
-WITHOUT_ELASTIC = tuple(strategy for strategy in USUAL if strategy is not Strategy.ELASTIC_TRAINING)
-
 
 def elastic(*nodes: str, strategies: tuple[Strategy, ...] = USUAL, attached: bool = True) -> Master:
     master = Master(rules(min_nodes=1, max_nodes=3, strategies=strategies, lease_s=1000.0))
     master.form(*nodes)
     train(master, *nodes, attached=attached)
     return master
-
-
-def train(master: Master, *nodes: str, attached: bool = True) -> list[job.Action]:
-    generation = master.job.generation
-    done = [
-        master.report(node, RUNNING, generation, pids=PIDS, attached=attached, committed=generation) for node in nodes
-    ]
-    return [action for actions in done for action in actions]
-
-
-def park(master: Master, node: str, count: int = len(PIDS)) -> list[job.Action]:
-    return master.report(node, NodePhase.READY, 0, parked=count)
 
 
 def test_enough_nodes_without_a_spare_go_on_at_once_as_a_smaller_world():
@@ -254,11 +246,33 @@ def test_enough_nodes_without_a_spare_go_on_at_once_as_a_smaller_world():
     assert master.job.restart_count == 0
 
 
-@pytest.mark.parametrize(("strategies", "attached"), [(WITHOUT_ELASTIC, True), (USUAL, False)])
-def test_where_workers_cannot_go_on_in_a_smaller_world_they_start_again(
-    strategies: tuple[Strategy, ...], attached: bool
-):
-    master = elastic("a", "b", "c", strategies=strategies, attached=attached)
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_only_a_spare_that_is_prepared_takes_the_place_where_the_others_can_go_on(is_prepared: bool):
+    master = elastic("a", "b", "c")
+    master.join("d")
+    if is_prepared:
+        park(master, "d")
+    actions = die(master, "b")
+    assert placed(actions, "a") == ({"a": 0, "d": 2, "c": 4} if is_prepared else {"a": 0, "c": 2})
+    if not is_prepared:
+        assert tales(train(master, "a", "c"), IncidentClosed)[0].verdict == "repaired"
+        assert placed(park(master, "d"), "a") == {"a": 0, "c": 2, "d": 4}
+
+
+def test_two_are_lost_at_once_and_one_spare_is_there_so_the_others_go_on_and_take_it_in():
+    master = elastic("a", "b", "c")
+    master.join("d")
+    park(master, "d")
+    master.now += 500.0
+    train(master, "a")
+    park(master, "d")
+    actions = master.wait(1001.0)
+    assert placed(actions, "a") == {"a": 0}
+    assert placed(train(master, "a"), "a") == {"a": 0, "d": 2}
+
+
+def test_where_workers_cannot_go_on_in_a_smaller_world_they_start_again():
+    master = elastic("a", "b", "c", attached=False)
     assert tales(die(master, "b"), IncidentOpened) == []
     assert master.job.phase is job.Phase.STOPPING
 

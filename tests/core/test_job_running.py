@@ -173,6 +173,18 @@ def test_failures_older_than_the_window_are_forgiven():
     assert master.job.generation == 3
 
 
+def test_without_a_window_no_failure_is_forgiven():
+    master = Master(rules(min_nodes=1, max_nodes=1, lease_s=1e9, max_restarts=3, restart_window_s=None))
+    master.form("a")
+    decisions = []
+    for _ in range(4):
+        master.now += 3700.0
+        decisions += [tale.decision for tale in tales(master.report("a", DRAINING, master.job.generation), Stopping)]
+        master.report("a", READY, master.job.generation)
+    assert decisions == ["restart", "restart", "restart", "finish"]
+    assert master.job.phase is job.Phase.FINISHED
+
+
 def test_one_fault_seen_from_many_sides_costs_one_restart():
     master = Master(rules(max_restarts=1))
     master.form("a", "b", "c")

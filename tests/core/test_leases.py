@@ -10,8 +10,6 @@ from holdfast.core.leases import Leases
 def test_a_lease_lasts_until_its_deadline_and_not_at_it():
     leases = Leases(5.0)
     leases.renew("a", now=1.0)
-    assert leases.holds("a", now=5.999)
-    assert not leases.holds("a", now=6.0)
     assert leases.expired(now=5.999) == []
     assert leases.expired(now=6.0) == ["a"]
 
@@ -31,12 +29,11 @@ def test_the_longest_dead_comes_first_and_names_break_ties():
     assert leases.expired(now=10.0) == ["b", "a", "c"]
 
 
-def test_what_is_dropped_neither_holds_nor_expires():
+def test_what_is_dropped_never_expires():
     leases = Leases(1.0)
     leases.renew("a", now=0.0)
     leases.drop("a")
     leases.drop("never there")
-    assert not leases.holds("a", now=0.0)
     assert leases.expired(now=9.0) == []
     assert leases.next_deadline() is None
 

@@ -51,6 +51,7 @@ def test_a_world_knows_its_size_and_its_nodes():
             "rank 0 (pid 100 on a) killed by SIGKILL",
         ),
         (Stopping(1, "restart", "why", 1, 3), "restarting all workers (restart 1 of 3)"),
+        (Stopping(1, "await", "why", 1, 100), "all workers have to be started again: why"),
         (Stopping(1, "finish", "why", 3, 3), "ending the job: why"),
         (Resizing(1, "b joined"), "restarting all workers with another world: b joined"),
         (MasterRestored(3), "master restored from its journal at generation 3"),

@@ -23,6 +23,7 @@ class History:
     def __init__(self, *, hosts_master: bool) -> None:
         spec = core.GroupSpec("a", RULES, 3.0, 6.0, hosts_master)
         self.hosts_master = hosts_master
+        self.is_replaceable = not hosts_master
         self.group = core.WorkerGroup(spec, now=0.0)
         self.now = 0.0
         self.heard_at = 0.0
@@ -47,7 +48,7 @@ class History:
         if isinstance(event, core.TimePassed):
             assert deadline is not None
             assert deadline > self.now, "time that has passed does not come again"
-        if isinstance(event, core.TimePassed) and not self.hosts_master and self.alive:
+        if isinstance(event, core.TimePassed) and self.is_replaceable and self.alive:
             fenced = self.now >= self.heard_at + RULES.fence_s
             assert self.sweeping or not fenced, "whoever is not heard kills its workers"
 
@@ -119,9 +120,20 @@ class History:
             case "heard":
                 self.heard_at = max(self.heard_at, self.now - amount)
                 self.step(core.Heard(self.now - amount))
-            case "wait" | "be cut off":
+            case "bequeathed":
+                self.is_replaceable = True
+                self.step(core.Bequeathed())
+            case "master died" if self.hosts_master:
+                self.heard_at = self.heard_at if self.is_replaceable else self.now
+                self.step(core.MasterDied())
+            case "wait" | "stand still":
                 self.now += amount * 5 if word == "wait" else 40.0
                 self.step(core.TimePassed())
+            case "be cut off":
+                until = self.now + 40.0
+                while not self.over and (deadline := self.group.next_deadline() or until) < until:
+                    self.now = max(self.now, deadline)
+                    self.step(core.TimePassed())
             case "deadline":
                 self.now = max(self.now, self.group.next_deadline() or 0.0)
                 self.step(core.TimePassed())
@@ -137,7 +149,7 @@ WORDS = st.sampled_from(
     + ["swept"] * 8
     + ["heard"] * 5
     + ["stop", "wait", "deadline"] * 2
-    + ["be cut off", "finish", "launch failed", "signal", "store died"]
+    + ["be cut off", "stand still", "bequeathed", "master died", "finish", "launch failed", "signal", "store died"]
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from driving import RULES, Node, reports, without_reports, world
@@ -118,6 +120,53 @@ def test_the_node_that_hosts_the_master_revives_it_instead():
     assert without_reports(node.wait(2 * silence_s)) == [core.ReviveMaster()]
 
 
+STUCK_S = RULES.beat_s + core.UNANSWERED_LEASES * RULES.lease_s
+
+
+def hosting() -> Node:
+    """A node whose master has answered, and would be succeeded by others."""
+    node = Node(hosts_master=True)
+    node.run()
+    node.handle(core.Bequeathed())
+    node.now = 1.0
+    node.handle(core.Heard(1.0))
+    return node
+
+
+def test_a_master_that_others_would_succeed_is_revived_when_they_lose_patience():
+    node = hosting()
+    stuck_at = 1.0 + STUCK_S
+    assert without_reports(node.wait(stuck_at - 0.1)) == []
+    assert without_reports(node.wait(stuck_at)) == [core.ReviveMaster()]
+    node.handle(core.MasterDied())
+    node.handle(core.Heard(stuck_at - 0.1))
+    assert without_reports(node.wait(stuck_at + 0.8 * RULES.lease_s)) == [], "it has time to start, and has answered"
+
+
+def test_the_node_of_a_stuck_master_kills_its_workers_like_any_other_that_may_be_replaced():
+    node = hosting()
+    node.wait(1.0 + STUCK_S)
+    node.handle(core.MasterDied())
+    assert core.Sweep() not in node.wait(1.0 + RULES.fence_s - 0.1)
+    assert node.wait(1.0 + RULES.fence_s)[0] == core.Sweep()
+    node.handle(core.Swept())
+    assert node.order(Run(world(2))) == [], "it may have been replaced after this order was sent"
+
+
+def test_a_node_that_stood_still_itself_does_not_blame_its_master():
+    node = hosting()
+    late = 1.0 + STUCK_S + RULES.beat_s + 0.1
+    assert core.ReviveMaster() not in node.wait(late)
+    assert core.ReviveMaster() in node.wait(late + core.REVIVE_LEASES * RULES.lease_s)
+
+
+def test_a_node_is_not_safe_because_its_master_has_moved():
+    node = hosting()
+    node.wait(1.0 + 0.8 * RULES.lease_s)
+    node.handle(core.MasterHosted(False))
+    assert core.Sweep() in node.wait(1.0 + RULES.fence_s)
+
+
 # --- signals --------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +266,96 @@ def test_a_second_signal_keeps_the_way_out_of_the_first():
     sent(node, TERM)
     assert sent(node, INT) == [core.Sweep()]
     assert node.handle(core.Swept())[-1] == core.Exit(143, "SIGTERM received on a", None)
+
+
+# --- with notice ----------------------------------------------------------------------------------------------
+
+
+def attached(*, nodes: Sequence[str] = ("a",), **options: object) -> Node:
+    """A node whose workers use the SDK; without others, it holds the whole world."""
+    node = Node(**options)
+    node.order(Run(world(1, nodes=nodes)))
+    node.started()
+    for pid in (11, 12):
+        node.handle(core.WorkerAttached(pid))
+    return node
+
+
+@pytest.mark.parametrize("nodes", [("a",), ("b", "a")], ids=["alone", "one of two"])
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_the_first_worker_saves_the_state_before_the_signal_comes(number: int, nodes: Sequence[str]):
+    node = attached(nodes=nodes, hosts_master=True, shutdown_s=20.0)
+    assert without_reports(sent(node, number)) == [core.GiveNotice(11, 10.0)]
+    assert node.handle(core.NoticeHeeded(12)) == []
+    assert node.exit(1, 1) == []
+    assert node.handle(core.NoticeHeeded(11)) == [core.Forward(number)]
+    assert node.handle(core.NoticeHeeded(11)) == []
+    assert node.exit(0, None, signal=number) == [core.Sweep()]
+
+
+def test_who_was_given_notice_and_is_gone_holds_nobody_up():
+    node = attached(hosts_master=True)
+    sent(node, TERM)
+    assert node.exit(0, 1) == [core.Forward(TERM)]
+
+
+def test_a_notice_is_no_longer_than_the_grace_and_a_second_signal_means_now():
+    node = attached(hosts_master=True, shutdown_s=20.0)
+    sent(node, TERM)
+    assert core.Sweep() not in node.wait(19.9)
+    assert core.Sweep() in node.wait(20.0)
+    node = attached(hosts_master=True)
+    sent(node, TERM)
+    assert sent(node, TERM) == [core.Sweep()]
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_where_others_have_the_state_the_master_says_so_and_nobody_waits(number: int):
+    node = attached(nodes=("b", "a"))
+    assert reports(sent(node, number))[0].holds
+    assert node.order(Stop(1, "others have the state")) == [core.Forward(number)]
+    assert not node.status().holds
+    assert node.order(Stop(1, "others have the state")) == []
+
+
+def test_where_nobody_can_save_the_signal_comes_at_once():
+    foreign = Node(hosts_master=True)
+    foreign.order(Run(world(1, nodes=("a",))))
+    foreign.started()
+    assert without_reports(sent(foreign, TERM)) == [core.Forward(TERM)]
+    assert not foreign.status().holds
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_where_the_first_worker_is_gone_the_next_one_saves(number: int):
+    node = attached(nodes=("b", "a"))
+    node.exit(0, None, signal=signal.SIGKILL)
+    assert node.status().phase is NodePhase.BROKEN
+    assert without_reports(sent(node, number)) == [core.GiveNotice(12, 10.0)]
+
+
+def test_a_worker_that_starts_meanwhile_waits_with_the_others():
+    node = attached()
+    node.exit(1, None, signal=signal.SIGKILL)
+    node.order(Run(replace(world(2, nodes=("a",)), repairs=True)))
+    sent(node, TERM)
+    assert node.handle(core.WorkerStarted(1, 13)) == []
+    assert node.handle(core.NoticeHeeded(11)) == [core.Forward(TERM)]
+
+
+def test_the_end_of_the_job_is_held_up_where_the_master_wants_the_step_saved():
+    node = attached(nodes=("b", "a"), hosts_master=True, shutdown_s=20.0)
+    assert without_reports(node.order(Stop(1, "why", saves=True))) == [core.GiveNotice(11, 10.0)]
+    assert without_reports(sent(node, INT)) == [], "the same end, told twice"
+    assert core.Sweep() not in node.wait(19.9)
+    assert node.handle(core.NoticeHeeded(11)) == [core.Forward(INT)]
+
+
+def test_stops_that_nobody_here_has_asked_for_come_at_once():
+    node = attached()
+    assert without_reports(node.order(Stop(1, "why"))) == [core.Forward(TERM)]
+    node = attached()
+    assert without_reports(node.order(Finish(Outcome(1, "why")))) == [core.Forward(TERM)]
 
 
 def test_a_hang_up_is_the_loss_of_the_node_and_leaves_no_time_to_drain():

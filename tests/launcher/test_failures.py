@@ -22,7 +22,7 @@ os.write(1, f"ready {os.environ['RANK']}\\n".encode())
 signal.sigwait({signal.SIGUSR1})
 """
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 
 def finish(workers: dict[int, int]) -> None:
@@ -35,7 +35,7 @@ def finish(workers: dict[int, int]) -> None:
 
 def test_the_rank_that_failed_first_is_the_root_cause_even_if_its_echo_is_seen_first(run_job: StartJob, script: Script):
     path = script("""
-        import os, signal, sys
+        import os, signal, sys, time
 
         def explode(*_):
             raise ValueError("the real cause")
@@ -43,7 +43,8 @@ def test_the_rank_that_failed_first_is_the_root_cause_even_if_its_echo_is_seen_f
         if os.environ["RANK"] == "1":
             signal.signal(signal.SIGTERM, explode)
             os.write(os.open("alive", os.O_WRONLY), b"x")
-            signal.pause()
+            while True:
+                time.sleep(0.01)
         open("alive").read(1)
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
     """)
@@ -141,18 +142,18 @@ def test_process_groups_form_anew_in_every_generation(run_job: StartJob, script:
     assert job.out.count("sum 2 restart 3\n") == 2
     repairs = [entry["since_failure_ms"] for entry in job.events("workers_started")][1:]
     assert len(repairs) == 3
-    assert all(ms < 5000 for ms in repairs), repairs
+    assert all(ms < 20_000 for ms in repairs), repairs
 
 
 def test_a_stopped_peer_does_not_delay_a_restart(run_job: StartJob, script: Script):
-    job = run_job(*QUICK, "--nproc-per-node", 2, script(WAIT_FOR_USR1))
+    job = run_job(*QUICK, "--nproc-per-node", 2, "--shutdown-timeout", 60, script(WAIT_FOR_USR1))
     workers = job.wait_for_workers()
     job.wait_for_output("ready", times=2)
     kill(workers[1], signal.SIGSTOP)
-    until(lambda: is_stopped(workers[1]), within_s=5, what="the peer is stopped")
+    until(lambda: is_stopped(workers[1]), within_s=30, what="the peer is stopped")
     kill(workers[0])
     again = job.wait_for("workers_started", generation=2)
-    assert again["since_failure_ms"] < 3000, "the grace of 5 s was waited out"
+    assert again["since_failure_ms"] < 20_000, "the grace was waited out"
     assert not is_alive(workers[1])
     job.wait_for_output("ready", times=4)
     finish({int(rank): pid for rank, pid in again["pids"].items()})
@@ -161,8 +162,11 @@ def test_a_stopped_peer_does_not_delay_a_restart(run_job: StartJob, script: Scri
 
 # --- signals --------------------------------------------------------------------------------------------------
 
+# These scripts sleep in a loop. One signal.pause() would miss a signal that comes just before it: Python has noted it
+# by then, but runs the handler only when pause() returns.
+
 HANDLES_SIGNALS = """
-import os, signal, sys, threading
+import os, signal, sys, time
 
 def note(number, _frame):
     os.write(1, f"got {signal.Signals(number).name} {os.environ['RANK']}\\n".encode())
@@ -173,7 +177,7 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
     signal.signal(number, note)
 os.write(1, b"ready\\n")
 while True:
-    signal.pause()
+    time.sleep(0.01)
 """
 
 
@@ -184,7 +188,7 @@ def test_a_signal_reaches_each_worker_once_and_ends_the_job(run_job: StartJob, s
     job.wait_for_output("ready", times=2)
     # To the whole group, as a terminal does.
     os.killpg(job.pid, number)
-    assert job.wait(within_s=10) == 128 + number
+    assert job.wait(within_s=25) == 128 + number
     assert job.out.count("got") == 2
     for rank in (0, 1):
         assert f"got {name} {rank}\n" in job.out
@@ -192,14 +196,14 @@ def test_a_signal_reaches_each_worker_once_and_ends_the_job(run_job: StartJob, s
 
 
 def test_workers_that_ignore_a_signal_are_killed_when_the_grace_is_over(run_job: StartJob, script: Script):
-    job = run_job(*QUICK, "--shutdown-timeout", "1.5", script(HANDLES_SIGNALS), "stay")
+    job = run_job(*QUICK, "--shutdown-timeout", "4", script(HANDLES_SIGNALS), "stay")
     job.wait_for_output("ready")
     [pid] = job.wait_for_workers().values()
     kill(job.pid, signal.SIGTERM)
     asked = job.wait_for("stopping")
-    assert job.wait(within_s=10) == 128 + signal.SIGTERM
+    assert job.wait(within_s=25) == 128 + signal.SIGTERM
     ended = job.events("job_finished")[0]
-    assert 1.2 <= ended["elapsed_s"] - asked["elapsed_s"] < 4
+    assert 2 <= ended["elapsed_s"] - asked["elapsed_s"] < 20
     assert not is_alive(pid)
 
 
@@ -210,7 +214,7 @@ def test_a_second_interrupt_does_not_wait(run_job: StartJob, script: Script):
     job.wait_for_output("got SIGINT")
     assert job.process.poll() is None
     os.killpg(job.pid, signal.SIGINT)
-    assert job.wait(within_s=5) == 128 + signal.SIGINT
+    assert job.wait(within_s=30) == 128 + signal.SIGINT
     assert job.out.count("got") == 1
 
 
@@ -218,7 +222,7 @@ def test_a_hang_up_kills_at_once(run_job: StartJob, script: Script):
     job = run_job(*QUICK, "--shutdown-timeout", "60", "--nproc-per-node", 2, script(HANDLES_SIGNALS), "stay")
     job.wait_for_output("ready", times=2)
     kill(job.pid, signal.SIGHUP)
-    assert job.wait(within_s=5) == 128 + signal.SIGHUP
+    assert job.wait(within_s=30) == 128 + signal.SIGHUP
     assert "got" not in job.out
 
 
@@ -227,20 +231,21 @@ def test_an_interrupt_while_the_interpreter_is_being_warmed(run_job: StartJob, s
     job.wait_for_process("interpreter")
     job.wait_for("world_formed")
     os.killpg(job.pid, signal.SIGINT)
-    assert job.wait(within_s=10) == 128 + signal.SIGINT
+    assert job.wait(within_s=25) == 128 + signal.SIGINT
 
 
 def test_only_the_signals_that_were_named_are_passed_on(run_job: StartJob, script: Script):
     path = script("""
-        import signal, sys
+        import signal, sys, time
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("got SIGUSR1", flush=True)))
         print("ready", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.01)
     """)
     job = run_job(*QUICK, "--signals-to-handle", "SIGUSR1", path)
     job.wait_for_output("ready")
     kill(job.pid, signal.SIGUSR1)
-    assert job.wait(within_s=10) == 128 + signal.SIGUSR1
+    assert job.wait(within_s=25) == 128 + signal.SIGUSR1
     assert "got SIGUSR1" in job.out
 
 
@@ -255,7 +260,7 @@ def test_the_death_of_the_warm_interpreter_harms_nobody(run_job: StartJob, scrip
     kill(old)
     job.wait_for_output("the warm interpreter ended by signal 9")
     new = until(
-        lambda: (pid := job.find("interpreter")) not in (None, old) and pid, within_s=5, what="a new interpreter"
+        lambda: (pid := job.find("interpreter")) not in (None, old) and pid, within_s=30, what="a new interpreter"
     )
     assert new != old
     assert all(map(is_alive, workers.values()))
@@ -284,7 +289,7 @@ def test_the_death_of_the_master_harms_nobody(run_job: StartJob, script: Script)
     job.wait_for_output("ready", times=2)
     for _ in range(2):
         kill(master := job.wait_for_process("master"))
-        until(lambda: job.find("master") not in (None, master), within_s=10, what="another master")
+        until(lambda: job.find("master") not in (None, master), within_s=30, what="another master")
     assert all(map(is_alive, workers.values()))
     kill(workers[0])
     again = job.wait_for_workers(2)
@@ -301,7 +306,7 @@ def test_what_happens_while_nobody_listens_to_the_master_is_told_later(run_job: 
     workers = job.wait_for_workers()
     job.wait_for_output("ready")
     kill(job.wait_for_process("master"))
-    job.wait_for("master_restored", within_s=10)
+    job.wait_for("master_restored", within_s=25)
     finish(workers)
     assert job.wait() == 0
 
@@ -323,7 +328,7 @@ def test_a_worker_of_the_first_generation_is_gone_before_the_second_starts(run_j
         print("ready", flush=True)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        print("child", child.pid, flush=True)
+        os.write(1, f"child {child.pid}\\n".encode())
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             signal.pause()
     """)

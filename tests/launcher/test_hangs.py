@@ -39,7 +39,7 @@ SCRIPT = """
 def test_a_hang_is_a_failure_like_any_other(
     run_job: StartJob, script: Callable[..., Path], fault: str, symptom: str
 ) -> None:
-    job = run_job("--nproc-per-node", 2, "--hang-timeout", "1:30", script(SCRIPT.format(fault=fault)))
+    job = run_job("--nproc-per-node", 2, "--hang-timeout", "4:30", script(SCRIPT.format(fault=fault)))
     assert job.wait(within_s=60) == 0, job.story()
     failed = job.events("worker_failed")[0]
     assert f"hung: {symptom}" in failed["text"]

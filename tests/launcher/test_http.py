@@ -6,12 +6,12 @@ import json
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import StartJob, free_port, kill, listening_ports, until
+from jobs import StartJob, free_port, kill, listening_ports, stream, until
 
 WAIT_FOR_USR1 = """
 import os, signal
@@ -22,23 +22,13 @@ signal.sigwait({signal.SIGUSR1})
 QUICK = ("--start-method", "spawn")
 NUM_READERS = 50
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def get(port: int, path: str, *, headers: dict[str, str] | None = None) -> Any:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers or {})
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
-
-
-def stream(port: int, *, after: int = 0) -> Iterator[dict[str, Any]]:
-    """Server-sent events until the master closes the stream."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/events", headers={"Last-Event-ID": str(after)})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        assert answer.headers["Content-Type"].startswith("text/event-stream")
-        for line in answer:
-            if line.startswith(b"data: "):
-                yield json.loads(line[6:])
 
 
 def test_a_running_job_answers_on_one_port(run_job: StartJob, script: Callable[..., Path]):
@@ -89,7 +79,7 @@ def test_the_stream_goes_on_where_a_reader_left_off_even_at_another_master(
     last = job.wait_for("workers_started")["seq"]
     old = job.wait_for_process("master")
     kill(old)
-    until(lambda: job.find("master") not in (None, old), within_s=10, what="another master")
+    until(lambda: job.find("master") not in (None, old), within_s=30, what="another master")
     told = stream(port, after=last)
     restored = next(told)
     assert (restored["kind"], restored["seq"]) == ("master_restored", last + 1)

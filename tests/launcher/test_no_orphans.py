@@ -41,7 +41,7 @@ FATAL = (("guard",), ("agent",), ("guard", "agent"), ("agent", "interpreter"), (
 MAX_DELAY_S = 0.4
 NEVER_RESTARTS_OUT = ("--max-restarts", "1000", "--shutdown-timeout", "0.1")
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 
 def pause_until(moment: float) -> None:
@@ -64,7 +64,7 @@ def strike(job: Job, roles: tuple[str, ...], *, after_s: float) -> None:
 
 
 def expect_end(job: Job) -> None:
-    job.wait(within_s=20)
+    job.wait()
     job.expect_nothing_left()
 
 
@@ -123,7 +123,7 @@ def test_what_a_script_leaves_running_ends_with_the_job(run_job: StartJob, scrip
     source = SCRIPT.format(imports="").rpartition("while True")[0]
     job = run_job("--start-method", "spawn", "--nproc-per-node", 2, script(source))
     assert job.wait() == 0
-    job.expect_nothing_left(within_s=0.5)
+    job.expect_nothing_left(within_s=3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -134,7 +134,7 @@ def test_what_a_script_started_ends_when_the_job_is_stopped(
     job.wait_for_output("ready")
     kill(job.pid, number)
     assert job.wait() == 128 + number
-    job.expect_nothing_left(within_s=0.5)
+    job.expect_nothing_left(within_s=3)
 
 
 def test_a_failed_worker_takes_its_daemons_along_before_the_next_generation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 from jobs import HOLDFAST, PYTHON, StartJob, clean_env, kill, once_each, start
 
+from holdfast.agent.preload import is_plain
+
 TRICKY = Path(__file__).parent / "scripts" / "tricky.py"
 ARGS = ("plain", "with space", "ünï→code", "", "--flag=1", "$HOME;'\"", "x" * 100_000)
 STDIN = b"first line\nsecond line\nthe rest\n"
 
 Script = Callable[..., Path]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 # --- one script, many checks ----------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ def test_a_script_that_sets_a_variable_that_torch_reads_at_import(run_job: Start
         assert "torch" not in sys.modules
         os.environ["OMP_NUM_THREADS"] = "2"
         import torch
-        print("threads", torch.get_num_threads())
+        sys.stdout.write(f"threads {torch.get_num_threads()}\\n")
     """)
     job = run_job("--nproc-per-node", 2, path)
     assert job.wait() == 0, job.story()
@@ -169,7 +172,7 @@ def test_a_crash_of_native_code_is_shown_with_the_python_stack(run_job: StartJob
 
 def test_a_warm_script_handles_the_signals_it_wants(run_job: StartJob, script: Script):
     path = script("""
-        import os, signal, sys, threading
+        import os, signal, sys, threading, time
 
         def save(number, frame):
             print("saving on", signal.Signals(number).name, threading.current_thread().name, flush=True)
@@ -178,7 +181,7 @@ def test_a_warm_script_handles_the_signals_it_wants(run_job: StartJob, script: S
         signal.signal(signal.SIGTERM, save)
         print("ready", flush=True)
         while True:
-            signal.pause()
+            time.sleep(0.01)
     """)
     job = run_job("--nproc-per-node", 2, path)
     job.wait_for_output("ready", times=2)
@@ -187,12 +190,29 @@ def test_a_warm_script_handles_the_signals_it_wants(run_job: StartJob, script: S
     assert job.out.count("saving on SIGTERM MainThread") == 2
 
 
+def test_lines_of_several_ranks_are_written_whole(run_job: StartJob, script: Script):
+    path = script("""
+        import sys
+        for number in range(2000):
+            print("one", "line", number, "of", "many")
+            print("one", "line", number, "of", "many", file=sys.stderr)
+        print("no end of", "a line", end="")
+    """)
+    job = run_job("--nproc-per-node", 4, path)
+    assert job.wait() == 0, job.story()
+    expected = sorted(4 * [f"one line {number} of many" for number in range(2000)])
+    assert sorted(job.out.replace("no end of a line", "").splitlines()) == expected
+    assert job.out.count("no end of a line") == 4
+    assert sorted(line for line in job.err.splitlines() if line.startswith("one")) == expected
+
+
 def test_a_keyboard_interrupt_is_raised_in_a_warm_script(run_job: StartJob, script: Script):
     path = script("""
-        import signal
+        import time
         try:
             print("ready", flush=True)
-            signal.pause()
+            while True:
+                time.sleep(0.01)
         except KeyboardInterrupt:
             print("cleaned up", flush=True)
             raise
@@ -209,3 +229,38 @@ def test_a_command_line_of_a_megabyte(run_job: StartJob, script: Script):
     job = run_job("--start-method", "spawn", path, *["x" * 100_000] * 10)
     assert job.wait() == 0, job.story()
     assert job.out == "1000000 11\n"
+
+
+def test_a_script_without_torch_has_none_imported_and_a_store_for_whoever_comes(run_job: StartJob, script: Script):
+    client = script(
+        """
+        import os, torch.distributed
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = torch.distributed.TCPStore(*address, is_master=False)
+        store.set("key", "value")
+        print(store.get("key").decode())
+        """,
+        name="client.py",
+    )
+    path = script(f"""
+        import subprocess, sys
+        print("torch" in sys.modules, flush=True)
+        subprocess.run([sys.executable, {str(client)!r}], check=True)
+    """)
+    job = run_job(path)
+    assert job.wait() == 0, job.story()
+    assert job.out.split() == ["False", "value"]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import os\nfrom collections.abc import Mapping\n", True),
+        ("print()\n", True),
+        ("import torch\n", False),
+        ("def late():\n    import models\n", False),
+        ("from . import models\n", False),
+    ],
+)
+def test_what_is_plain(source: str, expected: bool):
+    assert is_plain(ast.parse(source)) is expected

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from holdfast.core import job as core
 from holdfast.core.ids import Address, NodePhase, NodeStatus
+from holdfast.core.job.state import REFUSALS_TOLD
 from holdfast.master.driver import Driver, Member
 from holdfast.spec.job import JobRules
 from holdfast.stores.journal import Journal
 from holdfast.wire.messages import Denied
 
 RULES = JobRules(job_id="ours", min_nodes=1, max_nodes=1)
-NUM_STRANGERS = 3 * core.REFUSALS_TOLD
+NUM_STRANGERS = 3 * REFUSALS_TOLD
 READY = NodeStatus(NodePhase.READY, 0)
 
 
@@ -44,9 +45,9 @@ def test_refused_nodes_do_not_fill_the_journal(tmp_path: Path):
     driver = Driver.restore(lambda now: core.Job(RULES, now=now), journal=journal)
     asyncio.run(refuse_them(driver))
     # One more: that the job waits for nodes.
-    assert len(list(journal.replay())) <= core.REFUSALS_TOLD + 1
+    assert len(list(journal.replay())) <= REFUSALS_TOLD + 1
     told = [entry["seq"] for entry in driver.story if entry["kind"] == "node_refused"]
-    assert len(told) == core.REFUSALS_TOLD
+    assert len(told) == REFUSALS_TOLD
 
     again = Driver.restore(lambda now: core.Job(RULES, now=now), journal=journal)
     journal.close()

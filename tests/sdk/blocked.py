@@ -68,6 +68,21 @@ def in_constructor(line: Connection, port: int, generation: int = 1) -> None:
     victim.attempt(victim.group.build)
 
 
+def at_dead_store(line: Connection, port: int) -> None:
+    """Nobody is there any more."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()[1]
+    victim = Victim(line, make_group(0, dead))
+    victim.attempt(victim.group.build)
+
+
+def at_silent_store(line: Connection, port: int) -> None:
+    """Somebody answers no more."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        victim = Victim(line, make_group(0, silent.getsockname()[1]))
+        victim.attempt(victim.group.build)
+
+
 def in_collective(line: Connection, port: int) -> None:
     victim = Victim(line, make_group(0, port))
     victim.group.build()
@@ -79,7 +94,7 @@ def in_forgotten_collective(line: Connection, port: int) -> None:
     """One that nothing ends, as if its message had been forgotten; the group is taken for cut when told so."""
     victim = Victim(line, make_group(0, port))
     victim.group.build()
-    take_over_waits(Beacon(None), note=lambda: None, is_cut=victim.released.is_set, may_expire=True)
+    take_over_waits(Beacon(None), note=lambda: None, is_cut=victim.released.is_set, may_expire=lambda: True)
     victim.attempt(lambda: dist.all_reduce(torch.ones(8)))
     victim.group.drop()
     line.send("left")

@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
 SOURCES = str(Path(holdfast.__file__).parents[1])
 NUM_RANKS = 4
 NUM_STEPS = 100
-JOB_S = 90.0
+JOB_S = 150.0
 POLL_S = 0.003
 MAX_STORY = 3000
 MAX_ECHOES = 2
@@ -167,11 +167,12 @@ def _accompany(job: Job, schedule: Schedule, *, until: float) -> list[int]:
     while left and job.process.poll() is None and time.monotonic() < until:
         events = job.events()
         pids = {rank: pid for e in events if e["kind"] == "workers_started" for rank, pid in e["pids"].items()}
-        for event in events:
-            if event["kind"] == "incident_opened" and event["number"] in left:
-                pid = pids[str(left.pop(event["number"]))]
-                if kill(pid):
-                    killed.append(pid)
+        for number in [event["number"] for event in events if event["kind"] == "incident_opened"]:
+            # Its rank may be between two processes: then the next one is struck, as soon as it is known.
+            pid = pids[str(left[number])] if number in left else None
+            if pid is not None and pid not in killed and kill(pid):
+                killed.append(pid)
+                del left[number]
         time.sleep(POLL_S)
     return killed
 

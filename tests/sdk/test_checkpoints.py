@@ -10,7 +10,7 @@ import torch
 
 import holdfast
 from holdfast.errors import SpecError
-from holdfast.sdk.checkpoints import Checkpoints, newest_common
+from holdfast.sdk.checkpoints import Checkpoints, holders, newest_common
 from holdfast.sdk.state import Protected
 
 
@@ -182,3 +182,63 @@ def test_it_is_called_once_and_before_the_loop(tmp_path: Path) -> None:
     next(iter(other.steps(total=1)))
     with pytest.raises(SpecError, match="once, before the loop"):
         other.checkpoint(tmp_path, every=10)
+
+
+# --- one copy for all ranks -----------------------------------------------------------------------------------
+
+
+def test_a_dump_counts_alone_and_one_that_fails_says_why(tmp_path: Path) -> None:
+    mine = checkpoints(tmp_path / "saved")
+    assert mine.dump(0, rank=0) == "no step is committed yet"
+    assert not (tmp_path / "saved").exists()
+    assert mine.dump(33, rank=0) == ""
+    assert newest_common([mine.offer(0), {10: 2, 20: 2}]) == 33
+    (tmp_path / "file").touch()
+    assert checkpoints(tmp_path / "file").dump(34, rank=0).startswith(f"{tmp_path}/file/rank_0: [Errno ")
+
+
+def test_dumps_of_several_ranks_do_not_meet(tmp_path: Path) -> None:
+    half = tmp_path / "rank_0" / "unfinished"
+    half.parent.mkdir()
+    half.write_bytes(b"another rank is writing")
+    mine = checkpoints(tmp_path)
+    assert mine.dump(33, rank=2) == ""
+    assert half.read_bytes() == b"another rank is writing"
+    assert mine.offer(0) == {33: 1}
+
+
+def test_a_dump_counts_on_whichever_disk_it_is(tmp_path: Path) -> None:
+    """The first rank is lost with its node, and the other node saves for all; then both are there again."""
+    away, near = tmp_path / "a", tmp_path / "b"
+    for rank, disk in enumerate((away, near)):
+        checkpoints(disk, fill(3, 0.1)).save(10, rank=rank, num_ranks=2)
+    assert checkpoints(near, fill(3, 0.17)).dump(17, rank=0) == ""
+    models = [fill(3, 0.0), fill(3, 0.0)]
+    ranks = [checkpoints(disk, model) for disk, model in zip((away, near), models, strict=True)]
+    offers = [mine.offer(rank) for rank, mine in enumerate(ranks)]
+    assert offers == [{10: 2}, {10: 2, 17: 1}]
+    assert [mine.resume(offers, rank=rank, first=0) for rank, mine in enumerate(ranks)] == [17, 17]
+    assert holders(offers, 17) == [1], "the other one gets it from there"
+    assert torch.equal(models[1].weight, fill(3, 0.17).weight)
+    assert saved(near, 0) == ["step_00000017"]
+    assert saved(near, 1) == ["step_00000010"]
+
+
+def test_of_another_first_rank_only_whole_dumps_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = checkpoints(tmp_path, keep=9)
+    mine.save(10, rank=0, num_ranks=2)
+    for step in (20, 30):
+        assert mine.dump(step, rank=0) == ""
+    damaged = tmp_path / "rank_0" / "step_00000030"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-40] + b"!" + content[-39:])
+    assert mine.offer(1) == {20: 1}
+    assert f"rank 1: {damaged} is not used: the checksum of its content is wrong" in capsys.readouterr().err
+    assert mine.resume([{10: 2}, {20: 1}], rank=1, first=0) == 20
+    assert damaged.exists(), "it is not this rank's to move"
+
+
+def test_a_step_that_a_rank_has_from_another_world_is_taken_from_a_peer() -> None:
+    offers = [{20: 1}, {20: 2}, {10: 2}]
+    assert newest_common(offers) == 20
+    assert holders(offers, 20) == [0]

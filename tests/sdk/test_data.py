@@ -102,11 +102,23 @@ def test_settings_that_make_no_sense_are_refused_by_name(options: dict, named: s
         Data(Noisy(), **options)
 
 
-def test_a_rank_without_a_sample_is_refused_before_the_first_step():
-    data = Data(Noisy(), global_batch=6)
-    data.check_world(2)
-    with pytest.raises(SpecError, match=r"a step of each epoch has 2 samples for 3 ranks; .* drop_last=True"):
-        data.check_world(3)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_rank_without_a_sample_reads_one_that_does_not_count(num_workers: int, capfd: pytest.CaptureFixture[str]):
+    ranks = [Data(Noisy(), global_batch=6, micro_batch=4, num_workers=num_workers) for _ in range(3)]
+    read = [[data.batches(step, rank=rank, size=3) for step in (2, 3)] for rank, data in enumerate(ranks)]
+    assert [len(pieces) for steps in read for pieces in steps] == [1] * 6
+    last = [pieces[0][0].tolist() for _, pieces in read]
+    assert last[2] == last[0]
+    assert last[:2] == ids(ranks[0], 3, 3)[:2]
+    assert [data.share(3, rank=rank, size=3) for rank, data in enumerate(ranks)] == [0.5, 0.5, 0.0]
+    assert [data.piece_sizes(3, rank=rank, size=3) for rank, data in enumerate(ranks)] == [[1], [1], [1]]
+    assert capfd.readouterr().err.count("a step of each epoch has 2 samples for 3 ranks") == 1
+
+
+def test_nor_does_what_it_takes_from_a_stream():
+    stream = Stream(Counting(), global_batch=2)
+    assert stream.batches(0, rank=2, size=3)[0].tolist() == [0]
+    assert [stream.share(0, rank=rank, size=3) for rank in range(3)] == [0.5, 0.5, 0.0]
 
 
 # --- an order of the user's own -------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_groups_asked_for_before_the_loop_outlive_a_fault(run_job: StartJob, scr
     assert expected <= set(job.out.splitlines())
 
 
-def test_parameters_that_only_some_ranks_use_are_averaged_with_zeros(
+def test_gradients_are_averaged_with_zeros_of_those_that_have_none_and_by_what_each_rank_weighs(
     run_job: StartJob, script: Callable[..., Path]
 ) -> None:
     path = script("""
@@ -67,13 +67,23 @@ def test_parameters_that_only_some_ranks_use_are_averaged_with_zeros(
             net.module[run.rank](torch.full((1, 1), 8.0)).sum().backward()
             return [None if p.grad is None else float(p.grad) for p in model.parameters()]
 
+        @run.step
+        def train_by_tokens(step):
+            model.zero_grad()
+            step.weigh(1 + 2 * run.rank)
+            net.module[0](torch.full((1, 1), 8.0 + 8.0 * run.rank)).sum().backward()
+            return float(model[0].weight.grad)
+
         for step in run.steps(total=3):
-            grads = train(step)
-        print(f"rank {run.rank} grads {grads}\\n", end="", flush=True)
+            if step.number < 2:
+                grads = train(step)
+            else:
+                weighed = train_by_tokens(step)
+        print(f"rank {run.rank} grads {grads} weighed {weighed}\\n", end="", flush=True)
     """)
     job = run_job("--nproc-per-node", 2, path)
     assert job.wait(within_s=90) == 0, job.story()
-    expected = {f"rank {rank} grads [4.0, 4.0, None]" for rank in (0, 1)}
+    expected = {f"rank {rank} grads [4.0, 4.0, None] weighed {(8.0 + 3 * 16.0) / 4}" for rank in (0, 1)}
     assert expected <= set(job.out.splitlines())
 
 

@@ -11,7 +11,7 @@ from jobs import Job, StartJob, free_port, is_alive, kill, until
 
 SCRIPT = Path(__file__).parent / "scripts" / "repairable.py"
 LINE = re.compile(r"rank (\d+) pid (\d+) weights (\w+)")
-QUICK_LEASE = ("--rdzv-conf", "keep_alive_interval=0.5,keep_alive_max_attempt=4,join_timeout=60")
+MEETING = ("--rdzv-conf", "join_timeout=60")
 
 Start = Callable[..., Job]
 
@@ -23,17 +23,16 @@ def node(run_job: StartJob, tmp_path: Path) -> Start:
     marks.mkdir()
 
     def begin(*faults: str) -> Job:
-        meeting = ("--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "j", *QUICK_LEASE)
+        meeting = ("--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "j", *MEETING)
         return run_job("--nproc-per-node", 2, *meeting, SCRIPT, marks, *faults)
 
     return begin
 
 
-@pytest.fixture
-def undisturbed(run_job: StartJob, tmp_path: Path) -> str:
-    (tmp_path / "calm").mkdir()
-    job = run_job("--nproc-per-node", 4, SCRIPT, tmp_path / "calm")
-    assert job.wait(within_s=90) == 0, job.story()
+@pytest.fixture(scope="module")
+def undisturbed(run_job_for_all: StartJob, tmp_path_factory: pytest.TempPathFactory) -> str:
+    job = run_job_for_all("--nproc-per-node", 4, SCRIPT, tmp_path_factory.mktemp("calm"))
+    assert job.wait(within_s=150) == 0, job.story()
     return finals(job)[0][1]
 
 
@@ -70,10 +69,10 @@ def test_another_node_takes_the_ranks_of_a_lost_one(
     until((tmp_path / "marks" / "0").exists, within_s=60, what="step 30", tell=host.story)
     survivors = own_workers(host, host)
     destroy(second)
-    host.wait_for("node_lost", within_s=30)
+    host.wait_for("node_lost", within_s=60)
     third = third or node(*slow)
-    assert host.wait(within_s=90) == 0, host.story()
-    assert third.wait(within_s=30) == 0, third.story()
+    assert host.wait(within_s=150) == 0, host.story()
+    assert third.wait(within_s=60) == 0, third.story()
     ends = finals(host, third)
     assert {digest for _, digest in ends.values()} == {undisturbed}
     assert len(ends) == 4

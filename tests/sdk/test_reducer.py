@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
 
 from holdfast.sdk import reducer
 from holdfast.sdk.reducer import DataParallel
+from holdfast.sdk.session import Run
+from holdfast.sdk.step import Step
+from holdfast.spec.worker import WorkerSpec
 
 
 @pytest.fixture
@@ -55,6 +59,32 @@ def test_gradients_count_for_the_ranks_share(model: nn.Module, bucket_bytes: int
         model.zero_grad(set_to_none=set_to_none)
         net(inputs).sum().backward()
         assert all(torch.equal(mine, 0.25 * theirs) for mine, theirs in zip(gradients(model), expected, strict=True))
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+def test_a_rank_without_a_share_adds_nothing(model: nn.Module, loss: str, monkeypatch: pytest.MonkeyPatch):
+    weights: list[float] = []
+    all_reduce = dist.all_reduce
+
+    def with_another(tensor: torch.Tensor, **options: object) -> object:
+        """A second rank with a weight of 1, and gradients of zero."""
+        if tensor.dtype is torch.float64:
+            weights.append(tensor.item())
+            tensor += 1
+        return all_reduce(tensor, **options)
+
+    monkeypatch.setattr(dist, "all_reduce", with_another)
+    net = DataParallel(model, loss=loss)
+    for is_weighed in (False, True):
+        net.set_share(0.0)
+        net.begin_piece(0.0)
+        if is_weighed:
+            net.set_weight(8.0)
+        model.zero_grad()
+        (net(torch.rand(6, 4)).sum() * float("nan")).backward()
+        assert not any(found.any() for found in gradients(model))
+    assert weights == [0.0]
 
 
 @pytest.mark.usefixtures("alone")
@@ -184,3 +214,108 @@ def test_without_a_group_gradients_are_the_modules_own(model: nn.Module):
     net = wrap(model)
     net(inputs).sum().backward()
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(gradients(model), expected, strict=True))
+
+
+# --- micro-batches --------------------------------------------------------------------------------------------
+
+
+LENGTHS = torch.arange(1, 12)
+"""Tokens of each of eleven samples: no two alike."""
+
+
+class Eleven(IterableDataset):
+    """The samples from the beginning, again and again."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return iter(list(zip(inputs(), LENGTHS, strict=True)))
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        pass
+
+
+def inputs() -> torch.Tensor:
+    return torch.rand(11, 4, generator=torch.Generator().manual_seed(1))
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def train(piece: Callable[[Step, nn.Module, list[torch.Tensor]], torch.Tensor], *, size: int, **options: object):
+    """The gradients that one step leaves, over all ranks of a world; every rank's are summed by hand."""
+    loss, stream = options.pop("loss", "mean"), options.pop("stream", False)
+    total = [torch.zeros_like(parameter) for parameter in plain().parameters()]
+    for rank in range(size):
+        model = plain()
+        run = Run(WorkerSpec(None, None, rank, rank, size, size))
+        data = Eleven() if stream else TensorDataset(inputs(), LENGTHS)
+        run.data(data, global_batch=11, micro_batch=5, **options)
+        net = run.data_parallel(model, loss=loss)
+
+        @run.step
+        def step(step: Step, net: DataParallel = net) -> None:
+            for batch in step.micro_batches():
+                piece(step, net, batch).backward()
+
+        step(Step(run, 0))
+        total = [sum_ + mine for sum_, mine in zip(total, gradients(model), strict=True)]
+    return total
+
+
+def mean_over_samples() -> list[torch.Tensor]:
+    model = plain()
+    model(inputs()).mean().backward()
+    return gradients(model)
+
+
+def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("stream", [False, True], ids=["a dataset", "a stream"])
+def test_the_mean_over_micro_batches_is_that_over_their_samples(stream: bool):
+    def piece(_: Step, net: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        sizes.append(len(batch[0]))
+        return net(batch[0]).mean()
+
+    sizes: list[int] = []
+    assert_close(train(piece, size=1, stream=stream), mean_over_samples())
+    assert sizes == [5, 5, 1]
+
+
+def test_without_a_group_it_is_the_same():
+    assert_close(train(lambda _, net, batch: net(batch[0]).mean(), size=1), mean_over_samples())
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("size", [4, 3, 2])
+def test_micro_batches_give_the_same_gradient_on_any_number_of_ranks(size: int):
+    assert_close(train(lambda _, net, batch: net(batch[0]).mean(), size=size), mean_over_samples())
+    summed = train(lambda _, net, batch: net(batch[0]).sum() / 22, size=size, loss="sum")
+    assert_close(summed, mean_over_samples())
+
+
+@pytest.mark.parametrize("grouped", [True, False], ids=["in a group", "alone"])
+@pytest.mark.parametrize("each", [True, False], ids=["each piece", "all at once"])
+def test_micro_batches_count_by_their_tokens(each: bool, grouped: bool, request: pytest.FixtureRequest):
+    def piece(step: Step, net: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        tokens = batch[1].sum().item()
+        if each:
+            step.weigh(tokens)
+        elif step.number not in weighed:
+            weighed.add(step.number)
+            step.weigh(LENGTHS.sum().item())
+        return (net(batch[0]).sum(1) * batch[1]).sum() / (tokens if each else LENGTHS.sum())
+
+    if grouped:
+        request.getfixturevalue("alone")
+    weighed: set[int] = set()
+    model = plain()
+    ((model(inputs()).sum(1) * LENGTHS).sum() / LENGTHS.sum()).backward()
+    assert_close(train(piece, size=1), gradients(model))

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 from jobs import is_stopped, until
 
-PROMPT_S = 5.0
+PROMPT_S = 20.0
 """Severing ends a wait within milliseconds; this leaves room for a busy machine."""
 CONNECT_S = 20.0
 START_S = 40.0
@@ -82,8 +82,9 @@ def test_a_collective_that_gloo_never_ends_is_given_up_and_left(start: Start) ->
     assert hear(line, within_s=PROMPT_S) == "left"
 
 
-def test_the_wait_for_a_rank_that_never_comes_ends(start: Start) -> None:
-    _, line = start(blocked.in_constructor)
+@pytest.mark.parametrize("place", [blocked.in_constructor, blocked.at_dead_store, blocked.at_silent_store])
+def test_the_wait_for_a_rank_that_never_comes_ends(start: Start, place: Callable[..., None]) -> None:
+    _, line = start(place)
     assert hear(line, within_s=START_S) == "waiting"
     assert not line.poll(0.5), "it does not wait"
     line.send("sever")
@@ -105,8 +106,9 @@ def test_the_wait_for_a_rank_that_vanishes_while_it_connects_ends(start: Start) 
         pytest.fail("nobody ever waited to be connected to")
     began = time.monotonic()
     line.send("sever")
-    assert hear(line, within_s=PROMPT_S) == "severed"
-    assert hear(line, within_s=CONNECT_S)[:2] == ("raised", "Severed")
+    answers = [hear(line, within_s=CONNECT_S) for _ in range(2)]
+    assert "severed" in answers
+    assert ("raised", "Severed") in [answer[:2] for answer in answers]
     assert time.monotonic() - began < blocked.WAIT_S / 2
 
 

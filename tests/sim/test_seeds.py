@@ -13,7 +13,7 @@ import pytest
 from holdfast.sim.cluster import Result, simulate
 from holdfast.sim.setup import MAX_NODES, MIN_NODES
 
-SEEDS = range(300)
+SEEDS = range(150)
 
 RARE = (
     "agent fenced itself",

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from jobs import HOLDFAST, MARK, clean_env, marked
+from jobs import HOLDFAST, run_in_vain
 
 SCRIPT = "train.py"
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ USAGE = {
     "conf in words": wrong("--rdzv-conf", "join_timeout=x", SCRIPT, words=("--rdzv-conf join_timeout", "'x'")),
     "conf of nothing": wrong(
         "--rdzv-conf", "keep_alive_interval=0", SCRIPT, words=("--rdzv-conf keep_alive_interval", "'0'", "above 0")
+    ),
+    "no window": wrong(
+        "--rdzv-conf", "restart_window=0", SCRIPT, words=("--rdzv-conf restart_window", "'0'", "above 0, or off")
     ),
     "endpoint without host": wrong("--rdzv-endpoint", ":9601", SCRIPT, words=("--rdzv-endpoint", "':9601'")),
     "endpoint with two ports": wrong("--rdzv-endpoint", "h:1:2", SCRIPT, words=("--rdzv-endpoint", "'h:1:2'")),
@@ -114,21 +117,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def refuse(case: Wrong, directory: Path) -> subprocess.CompletedProcess[str]:
-    mark = f"{directory}"
-    env = clean_env(case.env) | {MARK: mark}
-    command = [HOLDFAST, "run", *case.args]
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert not marked(mark), "something is left running"
-    return done
+    return run_in_vain([HOLDFAST, "run", *case.args], directory=directory, env=case.env)
 
 
 def expect_one_clear_message(done: subprocess.CompletedProcess[str], words: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cluster.rules import rules_of
 from holdfast.errors import SpecError
 from holdfast.spec.cluster import VARIABLES, ClusterSpec, Role, load_cluster
 
@@ -97,6 +98,36 @@ def test_a_server_has_several_names(name: str):
 def test_a_bad_value_is_refused_by_the_name_of_its_variable(changes: dict[str, str], named: str):
     with pytest.raises(SpecError, match=named):
         load(**changes)
+
+
+def test_names_of_ours_alone_give_the_same_cluster():
+    given = {
+        "role": "MS_WORKER",
+        "host": "127.0.0.1",
+        "port": "8118",
+        "num_workers": "8",
+        "num_servers": "2",
+        "node_id": "5",
+        "worker_ip": "127.0.0.2",
+        "topo_timeout": "100",
+        "node_timeout": "20",
+        "receive_timeout": "40",
+        "retry_lower": "1",
+        "retry_upper": "2",
+        "heartbeat_off": "1",
+    }
+    ours = load_cluster({VARIABLES[name].ours: value for name, value in given.items()})
+    assert ours == load_cluster({VARIABLES[name].theirs: value for name, value in given.items()})
+
+
+def test_a_cluster_keeps_to_what_its_variables_say(tmp_path: Path):
+    rules = rules_of(load(MS_TOPO_TIMEOUT="100", MS_NODE_TIMEOUT="20", MS_RETRY_INTERVAL_LOWER="2"), store=("h", 1))
+    assert (rules.min_nodes, rules.max_nodes, rules.max_spares, rules.store) == (8, 8, 0, ("h", 1))
+    assert (rules.join_timeout_s, rules.lease_s, rules.fence_s, rules.rejection_s) == (100.0, 20.0, 18.0, 30.0)
+    assert (rules.beat_s, rules.beat_spread_s, rules.heartbeat) == (2.0, 3.0, True)
+    assert (rules.replaces, rules.max_restarts) == (False, 0)
+    assert rules_of(load(MS_ENABLE_RECOVERY="1", MS_RECOVERY_PATH=str(tmp_path))).replaces
+    assert rules_of(load(MS_DISABLE_HEARTBEAT="1")).fence_s == math.inf
 
 
 def test_a_missing_recovery_path_is_made(tmp_path: Path):

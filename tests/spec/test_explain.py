@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from certs import PASSWORDS, Files
 
 from holdfast.cli.main import main
 from holdfast.spec.cluster import VARIABLES
@@ -37,6 +38,15 @@ def test_every_setting_is_told_with_where_it_comes_from(say):
     assert lines["HOLDFAST_WORKER_NUM"] == "8 from MS_WORKER_NUM"
     assert lines["HOLDFAST_TOPO_TIMEOUT"] == "1800 default"
     assert lines["HOLDFAST_RETRY_INTERVAL_UPPER"] == "2 default, shortened to fit HOLDFAST_NODE_TIMEOUT"
+
+
+def test_passwords_are_not_told(say, tmp_path: Path):
+    files = Files(tmp_path)
+    for args in ((), ("--json",)):
+        code, out, err = say(*args, **GOOD, HOLDFAST_TLS_CONFIG=str(files.config), **PASSWORDS)
+        assert code == 0
+        assert str(files.config) in out
+        assert not any(password in out + err for password in PASSWORDS.values())
 
 
 def test_the_same_as_json(say):

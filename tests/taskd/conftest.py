@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from jobs import PYTHON, Job, start
+from jobs import PYTHON, Job, cleaned_up, start
 from managers import Begin
 
 MANAGER = """
@@ -21,21 +21,14 @@ print("start", start_taskd_manager(), flush=True)
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
     """Start any command; whatever is alive at the end of the test is killed. What has ended must have left nothing."""
-    jobs: list[Job] = []
+    with cleaned_up() as jobs:
 
-    def launch(*command: object, env: Mapping[str, str] | None = None) -> Job:
-        job = start(list(map(str, command)), directory=tmp_path / f"process{len(jobs)}", env=env)
-        jobs.append(job)
-        return job
+        def launch(*command: object, env: Mapping[str, str] | None = None) -> Job:
+            job = start(list(map(str, command)), directory=tmp_path / f"process{len(jobs)}", env=env)
+            jobs.append(job)
+            return job
 
-    yield launch
-    try:
-        for job in jobs:
-            if job.process.poll() is not None:
-                job.expect_nothing_left()
-    finally:
-        for job in jobs:
-            job.destroy()
+        yield launch
 
 
 @pytest.fixture

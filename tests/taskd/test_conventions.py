@@ -14,6 +14,7 @@ from holdfast import taskd
 from holdfast.spec.flags import parse_run
 from holdfast.spec.load import load_run
 from holdfast.spec.manager import load_manager
+from holdfast.spec.proxy import load_proxy
 from holdfast.spec.strategy import Strategy
 
 GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}
@@ -37,6 +38,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"fault_recover": "pray"}, ["fault_recover", "'pray'", "recover-in-place"]),
         ({"taskd_enable": "maybe"}, ["taskd_enable", "'maybe'", "on, off"]),
         ({"cluster_infos": [{"ip": "nowhere"}]}, ["cluster_infos: ip", "'nowhere'"]),
+        ({"cluster_infos": [{"ip": "0.0.0.0"}]}, ["cluster_infos: ip", "'0.0.0.0'"]),
         ({"cluster_infos": [{"port": "70000"}]}, ["cluster_infos: port", "'70000'", "65535"]),
         ({"cluster_infos": [{}, {}]}, ["cluster_infos", "a list of one"]),
     ],
@@ -165,6 +167,11 @@ def _is_healthy(port: int) -> bool:
             return response.status == 200
     except (urllib.error.URLError, OSError):
         return False
+
+
+def test_where_a_proxy_listens_by_default():
+    assert load_proxy({}, {}).listen == ("127.0.0.1", 9602)
+    assert load_proxy({}, {"POD_IP": "10.0.0.7"}).upstream == ("10.0.0.7", 9601)
 
 
 def test_it_has_a_version():

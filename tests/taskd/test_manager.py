@@ -83,6 +83,24 @@ def test_a_job_of_one_node_has_a_manager_too(manager: Begin, begin: Begin, scrip
     assert job.out == "init True\nstart True\n", job.story()
 
 
+def test_a_job_goes_on_without_its_manager_and_a_new_one_looks_on(manager: Begin, run_job: StartJob, script: Script):
+    port = free_port()
+    env = {"TASKD_PROCESS_ENABLE": "on", "MINDX_TASK_ID": "j"}
+    job = manager(config(port), env)
+    node = run_job(*QUICK, "--rdzv-endpoint", f"127.0.0.1:{port}", script(WAIT), env=env)
+    node.wait_for_output("here", within_s=STARTED_S)
+    kill(job.pid)
+    node.wait_for("master_moved", within_s=STARTED_S)
+    again = manager(config(port), env)
+    again.wait_for_output("this manager waits until it ends", within_s=STARTED_S)
+    for pid in node.wait_for_workers().values():
+        kill(pid, signal.SIGUSR1)
+    assert node.wait(within_s=STARTED_S) == 0, node.story()
+    assert node.out == "here\n", "its worker was not started again"
+    assert again.wait(within_s=STARTED_S) == 0, again.story()
+    assert again.out == "init True\nstart True\n", again.story()
+
+
 def test_a_manager_and_its_onlooker_use_the_secure_channel(
     manager: Begin, run_job: StartJob, script: Script, tmp_path: Path
 ):

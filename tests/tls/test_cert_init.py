@@ -11,7 +11,7 @@ from jobs import HOLDFAST, StartJob, clean_env
 from holdfast.spec.tls import find_tls
 from holdfast.wire.certificates import open_client, open_server
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 FILES = {"ca.crt", "ca.key", "client.p12", "server.p12", "tls.json"}
 MADE_UP = {"client.password", "server.password"}

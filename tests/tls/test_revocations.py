@@ -25,7 +25,7 @@ print("ready", flush=True)
 signal.sigwait({signal.SIGUSR1})
 """
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def status_of(port: int, who: Files) -> int:
@@ -74,7 +74,7 @@ def test_a_running_job_follows_the_list(tls: Files, run_job: StartJob, script: C
     assert [status_of(port, who) for who in (thief, tls)] == [403, 200]
     old = job.wait_for_process("master")
     kill(old)
-    until(lambda: job.find("master") not in (None, old), within_s=10, what="another master", tell=job.story)
+    until(lambda: job.find("master") not in (None, old), within_s=30, what="another master", tell=job.story)
     job.wait_for("master_restored")
     assert status_of(port, thief) == 403, "also by a master that was started again"
     replace(tls)

@@ -9,7 +9,7 @@ import pytest
 from certs import CLIENT_PASSWORD, PASSWORDS, SEED_CIPHERS, SERVER_PASSWORD, Files
 from jobs import PYTHON, StartJob, clean_env
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 LAUNCH = """
 import sys

@@ -13,7 +13,7 @@ from holdfast.agent.channel import Channel
 from holdfast.spec.tls import find_tls
 from holdfast.wire.certificates import expiry_warnings, open_client
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def warnings(files: Files, *, days_from_now: float = 0.0) -> list[str]:

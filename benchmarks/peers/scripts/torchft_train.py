@@ -6,25 +6,16 @@ not trained on. A step that is not committed is tried again with the same sample
 
 import argparse
 import os
-from datetime import timedelta
 from pathlib import Path
-from time import sleep
-from typing import Any
 
 import task
 import torch.nn.functional as F
 from sizes import NUM_SAMPLES
-from torchft import DistributedDataParallel, Manager, ProcessGroupGloo
+from torchft import DistributedDataParallel
+from torchft_replica import make_manager, wait_for_all
 from workload import Order
 
 NUM_RANKS = 4
-
-
-def wait_for_all(folder: Path, rank: int) -> None:
-    """Until every replica is known to the lighthouse: a step with fewer would lose samples without a fault."""
-    task.write_whole(folder / f"ready-{rank}", "")
-    while not all((folder / f"ready-{other}").exists() for other in range(NUM_RANKS)):
-        sleep(0.01)
 
 
 def main() -> None:
@@ -41,29 +32,9 @@ def main() -> None:
     model, optimizer = task.build(large=args.large)
     samples = task.samples()
     order = Order(NUM_SAMPLES, global_batch=task.global_batch(large=args.large))
-
-    def state() -> dict[str, Any]:
-        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-
-    def load(state: dict[str, Any]) -> None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-
-    timeout = timedelta(seconds=args.timeout)
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timeout),
-        load_state_dict=load,
-        state_dict=state,
-        min_replica_size=1,
-        # A newcomer then takes part in its first step; otherwise that step would lose its samples too.
-        use_async_quorum=False,
-        timeout=timeout,
-        replica_id=f"rank{rank}",
-        hostname="localhost",
-        init_sync=False,
-    )
+    manager = make_manager(model, optimizer, name=f"rank{rank}", host="localhost", timeout_s=args.timeout)
     network = DistributedDataParallel(manager, model)
-    wait_for_all(args.folder, rank)
+    wait_for_all(args.folder, rank, num_replicas=NUM_RANKS)
     trace = task.Trace(args.folder, rank)
     while manager.current_step() < args.steps:
         optimizer.zero_grad()

@@ -1,57 +1,32 @@
-"""Who listens where: whether this node hosts the master, and where its workers' store would be."""
+"""Who listens where: the master, one that may have to take over, and the workers' store."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from holdfast.agent.channel import Channel
-from holdfast.agent.hosting import HostedMaster
 from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.job import NodeSpec
-from holdfast.spec.load import is_loopback
+from holdfast.spec.reach import is_loopback
 
 LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True)
-class Hosting:
-    hosted: HostedMaster
-    address: Address
-
-
-def host_master(
-    spec: NodeSpec,
-    *,
-    nonce: str,
-    journal: Path,
-    channel: Channel | None,
-    on_death: Callable[[str], None],
-    on_ruin: Callable[[JobError], None],
-) -> Hosting | None:
-    """The master, if this node owns its address and nobody serves there yet; else None, and we dial it."""
+def bind_master(spec: NodeSpec) -> socket.socket | None:
+    """The master's socket, if this node owns its address and nobody serves there yet; else None, and we dial it."""
     if spec.managed:
         return None
     listener = _listen(spec.host, spec.port)
     if listener is None and spec.single:
         raise JobError(f"--rdzv-endpoint: {spec.host}:{spec.port} is in use, or is not an address of this machine")
-    if listener is None:
-        return None
-    hosted = HostedMaster(
-        listener,
-        rules=spec.rules,
-        journal=journal,
-        sole_nonce=nonce if spec.single else None,
-        token=spec.token,
-        tls=None if channel is None else channel.serving(),
-        on_death=on_death,
-        on_ruin=on_ruin,
-    )
-    return Hosting(hosted, Address(spec.host, listener.getsockname()[1]))
+    return listener
+
+
+def bind_deputy(spec: NodeSpec) -> socket.socket | None:
+    """A socket for the master, should whoever hosts it be lost; None where that is this node alone, or never is."""
+    alone = spec.single and not spec.managed
+    return None if alone or spec.never_master else _bind(_reach(spec), 0)
 
 
 def bind_store(spec: NodeSpec) -> tuple[socket.socket, Address]:
@@ -59,14 +34,20 @@ def bind_store(spec: NodeSpec) -> tuple[socket.socket, Address]:
 
     An empty host means: the address from which we reach the master.
     """
-    alone = spec.single or is_loopback(spec.host)
-    host = LOOPBACK if alone else ("::" if ":" in spec.host else "0.0.0.0")
+    host = _reach(spec)
     try:
         listener = _bind(host, spec.store_port)
     except OSError as error:
         name = "--master-port" if spec.store_port else "the workers' store"
         raise JobError(f"{name}: port {spec.store_port} cannot be used: {error.strerror}") from error
-    return listener, Address(spec.local_addr or (LOOPBACK if alone else ""), listener.getsockname()[1])
+    return listener, Address(spec.local_addr or (LOOPBACK if host == LOOPBACK else ""), listener.getsockname()[1])
+
+
+def _reach(spec: NodeSpec) -> str:
+    """The address to listen at for the other nodes of the job: only this machine's own, if they are all on it."""
+    if spec.single or is_loopback(spec.host):
+        return LOOPBACK
+    return "::" if ":" in spec.host else "0.0.0.0"
 
 
 def _listen(host: str, port: int) -> socket.socket | None:

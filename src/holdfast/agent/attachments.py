@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.errors import ProtocolError
 from holdfast.wire.sockets import bindable
-from holdfast.wire.worker import LENGTH, MAX_BYTES, Attach, FromWorker, Join, decode_from_worker, frame
+from holdfast.wire.worker import LENGTH, MAX_BYTES, Attach, FromAgent, FromWorker, decode_from_worker, frame
 
 CREDENTIALS = struct.Struct("3i")
 
@@ -30,9 +30,9 @@ class Attachments:
             self._server = await asyncio.start_unix_server(self._serve, name)
         self.path.chmod(0o600)
 
-    def send(self, pid: int, join: Join) -> None:
+    def send(self, pid: int, message: FromAgent) -> None:
         if writer := self._writers.get(pid):
-            writer.write(frame(join))
+            writer.write(frame(message))
 
     def close(self) -> None:
         if self._server is not None:

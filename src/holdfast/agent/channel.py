@@ -32,15 +32,19 @@ class Channel:
         """For the master, if this node runs it."""
         from holdfast.wire.certificates import open_server
 
-        self._server = open_server(self._tls)
+        self._server = self._server or open_server(self._tls)
         return self._server.credentials
 
-    def dialling(self) -> ssl.SSLContext:
-        """For this node's link; a master that it started itself needs no name to be known."""
+    def asking(self) -> Credentials:
+        """For whatever dials a master."""
         from holdfast.wire.certificates import open_client
 
-        self._client = open_client(self._tls)
-        return client_context(self._client.credentials, check_name=self._server is None)
+        self._client = self._client or open_client(self._tls)
+        return self._client.credentials
+
+    def dialling(self, *, check_name: bool = True) -> ssl.SSLContext:
+        """For this node's link; a master that it started itself needs no name to be known."""
+        return client_context(self.asking(), check_name=check_name)
 
     async def remind(self, say: Callable[[str], None], *, every_s: float = DAY_S) -> None:
         """Say what has to be renewed, now and then again."""

@@ -38,6 +38,8 @@ class Stream:
     file: BinaryIO | None
     filtered: BinaryIO | None
     filters: tuple[bytes, ...]
+    hidden: bytes = b""
+    """Lines that begin so are for the file alone; empty: none."""
     rest: bytes = b""
     file_failed: bool = False
 
@@ -82,16 +84,18 @@ class Console:
         file: Path | None,
         filtered: Path | None = None,
         filters: tuple[str, ...] = (),
+        hidden: str = "",
+        may_be_terminal: bool = True,
     ) -> int:
         """A descriptor for a worker to write to. It is a terminal if ours is one and the worker's lines go there."""
-        if target is not None and self.is_terminal[target]:
+        if target is not None and self.is_terminal[target] and may_be_terminal:
             source, sink = _open_terminal(target)
         else:
             source, sink = os.pipe()
         handle = open(file, "ab", buffering=0) if file else None  # noqa: SIM115  closed when the stream ends
         matching = open(filtered, "ab", buffering=0) if filtered and filters else None  # noqa: SIM115
         needles = tuple(text.encode() for text in filters)
-        self._streams.append(Stream(source, target, prefix.encode(), handle, matching, needles))
+        self._streams.append(Stream(source, target, prefix.encode(), handle, matching, needles, hidden.encode()))
         self._poke()
         return sink
 
@@ -159,7 +163,8 @@ class Console:
                 self.say(f"{stream.file.name} is no longer written: {error.strerror}", level="warning")
         if stream.filtered is not None and any(needle in line for needle in stream.filters):
             stream.filtered.write(stream.prefix + line)
-        if stream.target is not None and not line.endswith(b"\r"):
+        is_hidden = bool(stream.hidden) and line.startswith(stream.hidden)
+        if stream.target is not None and not is_hidden and not line.endswith(b"\r"):
             # A line that ends in a bare carriage return is a progress bar about to be overwritten.
             text = line.rpartition(b"\r")[2] if b"\r" in line[:-2] else line
             self._write(stream.target, stream.prefix + (text if text.endswith(b"\n") else text + b"\n"))

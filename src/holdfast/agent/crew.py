@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,20 +17,42 @@ from holdfast.agent.interpreter import Died, Interpreter
 from holdfast.agent.interpreter import Event as InterpreterEvent
 from holdfast.agent.launcher import Launcher
 from holdfast.agent.logs import read_error
+from holdfast.agent.pace import PaceWatch
 from holdfast.agent.seats import Seats
 from holdfast.core import workers as core
 from holdfast.core.budget import Budget
 from holdfast.core.faults import HANG_MARK
-from holdfast.core.ids import Placement, World
+from holdfast.core.ids import Placement, Resumption, World
 from holdfast.core.progress import Limits
 from holdfast.observe import beacon
 from holdfast.spec.job import NodeSpec
-from holdfast.wire.worker import AtLoop, Attach, Committed, Faulted, FromWorker, Join, Raised, Stranded, Stuck
+from holdfast.wire.worker import (
+    AtLoop,
+    Attach,
+    Committed,
+    Faulted,
+    FromWorker,
+    Heeded,
+    Join,
+    Notice,
+    Raised,
+    Resumed,
+    Stranded,
+    Stuck,
+)
 
 STANDBY_DELAY_S = 1.0
 """A standby is not urgent, and must not take time from a start or a repair."""
 MAX_STANDBYS_STARTED = 100
 STANDBY_WINDOW_S = 3600.0
+VERDICT_MARGIN_S = 120.0
+"""The master waits for another node as long as its rules say, then has the workers stopped; one that has heard nothing
+for so much longer ends by itself."""
+
+
+def verdict_s(join_timeout_s: float) -> float | None:
+    """How long a worker waits for the world after a fault; None for as long as it takes."""
+    return None if math.isinf(join_timeout_s) else join_timeout_s + VERDICT_MARGIN_S
 
 
 class Crew:
@@ -59,6 +82,9 @@ class Crew:
             generation=lambda: self._generation,
             hung=self._note_hang,
         )
+        self.pace = PaceWatch(
+            workers=self._watched, generation=lambda: self._generation, tell=lambda pace: put(core.Paced(pace))
+        )
         self._generation = 0
         """The newest world that workers were invited to."""
         self._verdicts: dict[int, str] = {}
@@ -76,7 +102,7 @@ class Crew:
     async def open(self) -> None:
         await self._attachments.open()
         self._interpreter.watch()
-        self._tasks.append(asyncio.create_task(self._hangs.run()))
+        self._tasks += [asyncio.create_task(watch.run()) for watch in (self._hangs, self.pace)]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -122,9 +148,13 @@ class Crew:
             world.store.host,
             world.store.port,
             not world.repairs,
+            verdict_s(self._spec.rules.join_timeout_s),
             world.dumps,
         )
         self._attachments.send(action.pid, join)
+
+    def give_notice(self, action: core.GiveNotice) -> None:
+        self._attachments.send(action.pid, Notice(action.patience_s))
 
     def forward(self, number: int) -> None:
         self._interpreter.signal(number)
@@ -235,12 +265,16 @@ class Crew:
             case Raised():
                 self._put(core.WorkerRaised(pid))
             case Committed():
-                self._put(core.StepCommitted(pid, message.generation, message.timings_ms))
+                self._put(core.StepCommitted(pid, message.generation, message.timings_ms, message.saves))
             case Stuck():
                 reason = f"stuck in a collective of generation {message.generation}, which is over"
                 self._note_hang(pid, f"{HANG_MARK}{reason}\n{message.stack}")
+            case Heeded():
+                self._put(core.NoticeHeeded(pid))
             case Stranded():
                 self._put(core.StateLost(message.generation))
+            case Resumed():
+                self._put(core.StateSought(Resumption(message.generation, message.step, message.verdict)))
 
     # --- hangs --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import FrameType
 
 from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.processes import become_subreaper, kill, kill_below, kill_marked
@@ -29,24 +28,19 @@ def run_guarded(body: Callable[[int, Lifeline], int], *, signals: Sequence[int],
     alive_r, alive_w = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    awaited = {*signals, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     agent = os.fork()
     if agent == 0:
         os.close(alive_w)
         # Ctrl-C reaches the guard alone, which passes it on: otherwise the workers would get it twice.
         os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
         _exit_with(lambda: body(alive_r, lifeline))
     os.close(alive_r)
     os.close(lifeline.reader)
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        kill(agent, number)
-
-    for number in signals:
-        signal.signal(number, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    _, status = os.waitpid(agent, 0)
+    status = _attend(agent, awaited)
     kill_below()
     kill_marked(marker)
     code = os.waitstatus_to_exitcode(status)
@@ -54,6 +48,19 @@ def run_guarded(body: Callable[[int, Lifeline], int], *, signals: Sequence[int],
         sys.stderr.write(f"holdfast: the agent was ended by {signal_name(-code)}; its workers were stopped\n")
         return 128 - code
     return code
+
+
+def _attend(agent: int, awaited: set[int]) -> int:
+    """Pass signals on until the agent has ended; its wait status.
+
+    They stay blocked and are taken one by one: a handler would miss one that comes just before a blocking call.
+    """
+    while True:
+        ended, status = os.waitpid(agent, os.WNOHANG)
+        if ended:
+            return status
+        if (number := signal.sigwait(awaited)) != signal.SIGCHLD:
+            kill(agent, number)
 
 
 def _exit_with(body: Callable[[], int]) -> None:

@@ -23,12 +23,12 @@ async def find_mismatch(error: Exception, address: Address, *, secure: bool) -> 
         if failure is None or isinstance(failure, ssl.SSLEOFError):
             return None
         if failure.reason in NOT_TLS:
-            return f"{address} does not speak TLS: --tls-config was given here, and not to the master"
+            return f"{address} does not speak TLS: --tls-config or HOLDFAST_TLS_CONFIG was given here, and not there"
         return f"no secure channel to the master at {address}: {explain(failure, whose='its certificate')}"
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientResponseError, ConnectionResetError)) and (
         await _speaks_tls(address)
     ):
-        return f"the master at {address} speaks TLS only: --tls-config is needed here too"
+        return f"the master at {address} speaks TLS only: --tls-config or HOLDFAST_TLS_CONFIG is needed here too"
     return None
 
 

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.agent import requests
 from holdfast.agent.hosting import watch_exit
 from holdfast.agent.lifeline import Lifeline
-from holdfast.agent.processes import kill_below
+from holdfast.agent.processes import kill_below, signal_groups
 from holdfast.core.budget import Budget
 from holdfast.errors import JobError
 from holdfast.spec.job import NodeSpec
@@ -68,8 +68,8 @@ class Interpreter:
         """Processes of ours that a sweep must spare."""
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._workers: dict[int, requests.Started] = {}
-        self._orphans: dict[int, requests.Started] = {}
+        self._workers: set[int] = set()
+        self._orphans: set[int] = set()
         self._sweeping = False
         self._adopted = False
         """Whether processes of a dead interpreter may be below us."""
@@ -115,17 +115,15 @@ class Interpreter:
     def fork(self, request: requests.Fork, fds: list[int]) -> None:
         self._send(request, fds)
 
+    def probe(self, request: requests.Probe, fds: list[int]) -> None:
+        self._send(request, fds)
+
     def serve_store(self, request: requests.Store, listener: socket.socket) -> None:
         self._send(request, [listener.fileno()])
 
     def signal(self, number: int) -> None:
         self._send(requests.Signal(number), [])
-        for pid in self._orphans:
-            for each in (number, signal.SIGCONT):
-                try:
-                    os.killpg(pid, each)
-                except ProcessLookupError:
-                    continue
+        signal_groups(self._orphans, number)
 
     def sweep(self) -> None:
         """End everything the workers started. Orphans are ours to end; the rest is the interpreter's."""
@@ -176,9 +174,9 @@ class Interpreter:
                 self.cold_reason = reply.cold_reason
                 self.ready.set()
             case requests.Started():
-                self._workers[reply.pid] = reply
+                self._workers.add(reply.pid)
             case requests.Exited():
-                self._workers.pop(reply.pid, None)
+                self._workers.discard(reply.pid)
             case requests.Swept():
                 self._sweeping = False
             case _:
@@ -219,22 +217,22 @@ class Interpreter:
             self._reap_orphan(pid)
 
     def _reap_orphan(self, pid: int) -> None:
-        started = self._orphans.pop(pid, None)
-        if started is None:
+        if pid not in self._orphans:
             return
+        self._orphans.remove(pid)
         try:
             _, status = os.waitpid(pid, 0)
             code = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
             # The interpreter had reaped it, and died before it could say how it ended.
             code = -signal.SIGKILL
-        self._notify(requests.Exited(started.generation, started.local_rank, pid, code))
+        self._notify(requests.Exited(pid, code))
 
     def _sweep_orphans(self) -> None:
         self._adopted = False
         reaped: dict[int, int] = {}
         kill_below(keep=self._kept() | {self.pid}, reaped=reaped)
         for pid, status in reaped.items():
-            if started := self._orphans.pop(pid, None):
-                code = os.waitstatus_to_exitcode(status)
-                self._notify(requests.Exited(started.generation, started.local_rank, pid, code))
+            if pid in self._orphans:
+                self._orphans.remove(pid)
+                self._notify(requests.Exited(pid, os.waitstatus_to_exitcode(status)))

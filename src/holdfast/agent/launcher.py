@@ -62,7 +62,6 @@ class Launcher:
         env |= extra or {}
         sinks = {stream: self._sink(stream, directory, placement, local_rank) for stream in (OUT, ERR)}
         request = requests.Fork(
-            world.generation,
             local_rank,
             env,
             str(error_file),

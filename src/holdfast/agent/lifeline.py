@@ -29,9 +29,11 @@ class Lifeline:
         # A description of its own: the one we inherited is shared with every other worker, and has one owner.
         own = os.open(f"/proc/self/fd/{self.reader}", os.O_RDONLY | os.O_NONBLOCK)
         high = fcntl.fcntl(own, fcntl.F_DUPFD, FD_FLOOR)
-        for fd in (own, self.reader, self.writer):
+        for fd in (own, self.reader):
             os.close(fd)
         fcntl.fcntl(high, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(high, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(high, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        # Only now: if all of us are gone by then, this is the end of the pipe, and of this process.
+        os.close(self.writer)
         os.set_inheritable(high, True)

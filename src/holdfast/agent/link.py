@@ -18,9 +18,11 @@ from dataclasses import dataclass
 import aiohttp
 
 from holdfast.agent.handshake import find_mismatch, ssl_error
+from holdfast.agent.seat import Seat
 from holdfast.core.backoff import Backoff
-from holdfast.core.ids import Address
-from holdfast.core.workers import Heard, OrderReceived, Report
+from holdfast.core.election import ELECTION_S, Candidacy
+from holdfast.core.search import DIAL_S, Dial, Search
+from holdfast.core.workers import Bequeathed, Heard, MasterHosted, OrderReceived, Report
 from holdfast.errors import JobError, ProtocolError, Refused
 from holdfast.spec.job import NodeSpec
 from holdfast.version import __version__
@@ -33,29 +35,29 @@ from holdfast.wire.messages import (
     VERSION_HEADER,
     Accepted,
     Ack,
+    Bequest,
     Denied,
-    FinishOrder,
     Happened,
-    PrepareOrder,
+    Hello,
+    Moved,
     Register,
     Reported,
-    RunOrder,
-    StopOrder,
     decode_from_master,
     encode,
     message_order,
 )
 from holdfast.wire.tls import explain
 
-DIAL_TIMEOUT_S = 5.0
-"""For one try: a host that drops packets must not hold up the next one for minutes."""
 CLOSE_S = 2.0
 """For the master to agree that a connection is over; then it is cut."""
 PATIENCE_S = 1.0
 """A person is told of trouble that lasts longer."""
+REMIND_S = 300.0
+"""So often trouble that lasts is told again."""
 REGISTRATION = -1
 """In place of the number of a report, until the registration is answered."""
 MAX_UNACKED = 4096
+MOVED = "the master has moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Identity:
     store_host: str | None
     store_port: int
     is_server: bool = False
+    deputy_port: int = 0
     hears: frozenset[str] = frozenset()
     """Kinds of entries of the story that it wants to be told; empty for all."""
 
@@ -85,6 +88,8 @@ class Manners:
     """For the master to answer; one that is connected but does not is dialled again."""
     local_ip: str = ""
     """The address that connections come from; empty leaves it to the system."""
+    away_s: Callable[[], float] | None = None
+    """So long a master cannot be reached until that is the end; None: for `join_timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Waited:
     reason: str
 
 
-Note = OrderReceived | Heard | Happened | Waited
+Note = OrderReceived | Heard | MasterHosted | Bequeathed | Happened | Waited
 
 
 class Link:
@@ -102,7 +107,7 @@ class Link:
 
     def __init__(
         self,
-        address: Address,
+        search: Search,
         spec: NodeSpec,
         identity: Identity,
         notify: Callable[[Note], None],
@@ -110,10 +115,13 @@ class Link:
         seen: Callable[[], int],
         manners: Manners | None = None,
         tls: ssl.SSLContext | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        self._url = f"{'http' if tls is None else 'https'}://{address}{MEMBER_PATH}"
         self._tls = tls
-        self._address = address
+        self._search = search
+        self._address = search.address
+        self._seat = seat
+        """Of the master, should it be elected to be here."""
         self._spec = spec
         self._identity = identity
         self._notify = notify
@@ -122,62 +130,109 @@ class Link:
         self._latest: Report | None = None
         self._fresh = asyncio.Event()
         self._sent = asyncio.Event()
+        self._heeded = asyncio.Event()
         self._sent_at: dict[int, float] = {}
         self._manners = manners or Manners()
         self._patience: asyncio.Timeout | None = None
         self._connected = False
         self._ever_connected = False
         self._dialled_at = 0.0
+        self._is_candidate = False
+        self._heard_at = math.inf
+        """When the newest thing was sent that the master has answered."""
 
     def report(self, report: Report) -> None:
         self._latest = report
         self._sent.clear()
+        self._heeded.clear()
         self._fresh.set()
 
-    async def flush(self, *, within_s: float, even_if_away: bool = False) -> None:
-        """Let the newest report get out, if the master can be reached, or comes back in time."""
-        if self._connected or even_if_away:
+    async def flush(self, *, within_s: float) -> None:
+        """Let the newest report get out, if the master can be reached."""
+        if self._connected:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sent.wait(), within_s)
 
+    async def convince(self, *, within_s: float) -> bool:
+        """Wait for the master to answer the newest report, and so to keep it, also if it has to come back first."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heeded.wait(), within_s if within_s < math.inf else None)
+        return self._heeded.is_set()
+
     async def run(self) -> None:
-        """Keep the link up; raises when the master refuses us, or cannot be reached for `join_timeout_s`."""
+        """Keep the link up; raises when the master refuses us, or cannot be reached and is given up."""
         loop = asyncio.get_running_loop()
-        attempt, since, said = 0, loop.time(), ""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=DIAL_TIMEOUT_S)
-        local = (self._manners.local_ip, 0) if self._manners.local_ip else None
-        connector = aiohttp.TCPConnector(ssl=self._tls or True, local_addr=local)
-        async with aiohttp.ClientSession(headers=self._headers(), timeout=timeout, connector=connector) as session:
-            while True:
-                self._connected, must_wait = False, False
-                # What an answer proves, it proves for the time of the question.
-                self._dialled_at = loop.time()
-                try:
-                    await self._converse(session)
-                    trouble = "the master closed the connection"
-                except Refused as refusal:
-                    if refusal.retry_after_s is None:
-                        raise
-                    trouble, must_wait = str(refusal), refusal.retry_after_s > 0
-                except (aiohttp.ClientError, TimeoutError, OSError, ProtocolError) as error:
-                    trouble = _explain(error)
-                    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
-                        error.os_error, ConnectionRefusedError
-                    ):
-                        # Its host is there and says that nobody listens: a dead master replaces nobody.
-                        self._notify(Heard(self._dialled_at))
-                if self._connected:
-                    attempt, since, said = 0, loop.time(), ""
-                limit_s = self._spec.rules.join_timeout_s
-                if loop.time() - since >= limit_s:
-                    raise JobError(f"no master at {self._address} within {limit_s:g} s: {trouble}")
-                if (must_wait or loop.time() - since >= PATIENCE_S) and trouble != said:
-                    said = trouble
-                    self._notify(Waited(trouble if must_wait else f"no master at {self._address} yet: {trouble}"))
-                # Whoever has never met its master is what the others wait for.
-                pause_s = self._manners.pause_s if self._ever_connected else _growing_pause
-                await asyncio.sleep(pause_s(attempt))
-                attempt += 1
+        attempt, since, said, said_at = 0, loop.time(), "", -math.inf
+        while True:
+            dial = self._choose()
+            self._connected, must_wait, proof = False, False, ""
+            # What an answer proves, it proves for the time of the question.
+            self._dialled_at = loop.time()
+            try:
+                trouble = await self._converse(dial)
+            except Refused as refusal:
+                if refusal.retry_after_s is None:
+                    raise
+                trouble, must_wait = str(refusal), refusal.retry_after_s > 0
+                self._search.be_released()
+            except _NotFollowed as error:
+                proof = str(error)
+                trouble = proof or "it is not the master that this node has voted for"
+            except (aiohttp.ClientError, TimeoutError, OSError, ProtocolError) as error:
+                trouble = _explain(error)
+                if self._is_candidate and not self._connected:
+                    self._withdraw()
+                if _is_refusal(error):
+                    proof = self._note_refusal()
+            if self._connected:
+                attempt, since, said = 0, loop.time(), ""
+            elif trouble != MOVED and self._search.fail(proof=proof, silent_s=self._silence_s()):
+                continue
+            limit_s = self._spec.rules.join_timeout_s if self._manners.away_s is None else self._manners.away_s()
+            away_s = loop.time() - since
+            if away_s >= limit_s and must_wait:
+                raise JobError(f"{trouble}; given up after {limit_s:g} s")
+            if away_s >= limit_s:
+                raise JobError(f"no master at {self._address} within {limit_s:g} s: {trouble}")
+            if (must_wait or away_s >= PATIENCE_S) and (trouble != said or loop.time() >= said_at + REMIND_S):
+                said, said_at = trouble, loop.time()
+                self._notify(Waited(trouble if must_wait else f"no master at {self._address} yet: {trouble}"))
+            # Whoever has never met its master is what the others wait for.
+            pause_s = self._manners.pause_s if self._ever_connected else _growing_pause
+            await asyncio.sleep(pause_s(attempt))
+            attempt += 1
+
+    def _choose(self) -> Dial:
+        """Where to look for the master now; if nowhere else, here."""
+        choice = self._search.next(silent_s=self._silence_s(), now=asyncio.get_running_loop().time())
+        if isinstance(choice, Candidacy):
+            assert self._seat is not None, "a node that cannot stand for election is no deputy"
+            self._seat.stand(choice)
+            choice, self._is_candidate = Dial(choice.address, accept_s=2 * ELECTION_S), True
+        else:
+            self._is_candidate = False
+        self._address = choice.address
+        return choice
+
+    def _withdraw(self) -> None:
+        """Whoever does not wait for the outcome of its own election must not win it."""
+        assert self._seat is not None, "a candidate has a seat"
+        self._seat.withdraw()
+        self._search.be_released()
+
+    def _silence_s(self) -> float:
+        return max(0.0, asyncio.get_running_loop().time() - self._heard_at)
+
+    def _hear(self, sent_at: float) -> None:
+        self._heard_at = sent_at
+        self._notify(Heard(sent_at))
+
+    def _note_refusal(self) -> str:
+        """The host is there and says that nobody listens."""
+        if not self._search.is_succeeded:
+            # A dead master replaces nobody, and nobody else does.
+            self._notify(Heard(self._dialled_at))
+        return "its agent is gone: its port refuses connections"
 
     def _headers(self) -> dict[str, str]:
         headers = {PROTOCOL_HEADER: str(PROTOCOL), VERSION_HEADER: __version__}
@@ -185,38 +240,53 @@ class Link:
             headers["Authorization"] = f"Bearer {self._spec.token}"
         return headers
 
-    async def _converse(self, session: aiohttp.ClientSession) -> None:
-        try:
-            async with asyncio.timeout(DIAL_TIMEOUT_S):
-                closing = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
-                link = await session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0, timeout=closing)
+    async def _converse(self, dial: Dial) -> str:
+        """Be a member there until the connection ends; why it did."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=dial.connect_s)
+        local = (self._manners.local_ip, 0) if self._manners.local_ip else None
+        connector = aiohttp.TCPConnector(ssl=self._tls or True, local_addr=local)
+        url = f"{'http' if self._tls is None else 'https'}://{dial.address}{MEMBER_PATH}"
+        async with aiohttp.ClientSession(headers=self._headers(), timeout=timeout, connector=connector) as session:
             try:
-                async with asyncio.timeout(None) as self._patience:
-                    await link.send_bytes(encode(self._register()))
-                    self._sent_at = {REGISTRATION: asyncio.get_running_loop().time()}
-                    self._await_answer()
-                    writer = asyncio.create_task(self._write(link))
-                    try:
-                        await self._read(link)
-                    finally:
-                        writer.cancel()
-            finally:
-                await link.close()
-        except aiohttp.WSServerHandshakeError as error:
-            raise await self._refusal(session, error.status) from error
-        except (aiohttp.ClientError, OSError) as error:
-            # Later it cannot be how the job was set up, and a job that runs is not given up for a certificate.
-            if not self._ever_connected and (
-                reason := await find_mismatch(error, self._address, secure=self._tls is not None)
-            ):
-                raise Refused(reason) from error
-            raise
+                return await self._attend(session, url, dial)
+            except aiohttp.WSServerHandshakeError as error:
+                raise await self._refusal(session, url, error.status) from error
+            except (aiohttp.ClientError, OSError) as error:
+                # Later it cannot be how the job was set up, and a job that runs is not given up for a certificate.
+                if not self._ever_connected and (
+                    reason := await find_mismatch(error, self._address, secure=self._tls is not None)
+                ):
+                    raise Refused(reason) from error
+                raise
 
-    async def _refusal(self, session: aiohttp.ClientSession, status: int) -> Refused:
+    async def _attend(self, session: aiohttp.ClientSession, url: str, dial: Dial) -> str:
+        async with asyncio.timeout(dial.greet_s):
+            closing = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
+            link = await session.ws_connect(url, max_msg_size=MAX_MESSAGE_BYTES, compress=0, timeout=closing)
+            hello = await _hear_first(link)
+        try:
+            if not self._search.may_follow(hello.master):
+                is_usurped = self._search.is_usurped(hello.master)
+                raise _NotFollowed("another master is at its address" if is_usurped else "")
+            async with asyncio.timeout(None) as self._patience:
+                await link.send_bytes(encode(self._register()))
+                self._sent_at = {REGISTRATION: asyncio.get_running_loop().time()}
+                self._await_answer(within_s=dial.accept_s)
+                writer = asyncio.create_task(self._write(link))
+                try:
+                    return await self._read(link)
+                finally:
+                    writer.cancel()
+                    # Why it could not write is why the reading ended.
+                    await asyncio.gather(writer, return_exceptions=True)
+        finally:
+            await link.close()
+
+    async def _refusal(self, session: aiohttp.ClientSession, url: str, status: int) -> Refused:
         """Ask once more, plainly, for the reason that a failed upgrade does not carry."""
         if status not in (401, 403, 426):
             return Refused(f"{self._address} answers (HTTP {status}), but it is not a holdfast master")
-        async with asyncio.timeout(DIAL_TIMEOUT_S), session.get(self._url) as response:
+        async with asyncio.timeout(DIAL_S), session.get(url) as response:
             return Refused(f"the master at {self._address} refused this node: {await response.text()}")
 
     def _register(self) -> Register:
@@ -241,14 +311,19 @@ class Link:
             spec.rules.agreed,
             identity.is_server,
             sorted(identity.hears),
+            identity.deputy_port,
+            self._search.version,
         )
 
-    def _await_answer(self) -> None:
+    def _await_answer(self, *, within_s: float = math.inf) -> None:
         """Hang up when the oldest question that is still open has not been answered in time."""
         if self._patience is None or self._patience.expired():
             return
         oldest = next(iter(self._sent_at.values()), math.inf)
-        until = oldest + self._manners.answer_s
+        # The outcome of an election takes longer than any other answer.
+        silence_s = self._search.answer_s
+        usual_s = max(silence_s - self._spec.rules.beat_s, silence_s / 2) if within_s == math.inf else math.inf
+        until = oldest + min(self._manners.answer_s, within_s, usual_s)
         self._patience.reschedule(until if until < math.inf else None)
 
     async def _write(self, link: aiohttp.ClientWebSocketResponse) -> None:
@@ -267,16 +342,19 @@ class Link:
             if report is self._latest:
                 self._sent.set()
 
-    async def _read(self, link: aiohttp.ClientWebSocketResponse) -> None:
+    async def _read(self, link: aiohttp.ClientWebSocketResponse) -> str:
         async for frame in link:
             if frame.type is not aiohttp.WSMsgType.BINARY:
                 continue
             match decode_from_master(frame.data):
                 case Accepted():
                     self._connected = self._ever_connected = True
+                    self._search.be_accepted()
+                    if self._is_candidate:
+                        self._notify(MasterHosted(True))
                     self._sent_at.clear()
                     self._await_answer()
-                    self._notify(Heard(self._dialled_at))
+                    self._hear(self._dialled_at)
                     self._fresh.set()
                 case Denied() as denied:
                     raise Refused(
@@ -284,13 +362,45 @@ class Link:
                         retry_after_s=denied.retry_after_s,
                     )
                 case Ack() as ack:
+                    if self._latest is not None and ack.seq >= self._latest.seq:
+                        self._heeded.set()
                     if (sent_at := self._sent_at.pop(ack.seq, None)) is not None:
                         self._await_answer()
-                        self._notify(Heard(sent_at))
-                case (RunOrder() | PrepareOrder() | StopOrder() | FinishOrder()) as order:
-                    self._notify(OrderReceived(message_order(order)))
+                        self._hear(sent_at)
                 case Happened() as happened:
                     self._notify(happened)
+                case Bequest() as bequest:
+                    self._search.take_will(bequest.will, now=asyncio.get_running_loop().time())
+                    self._notify(Bequeathed())
+                    if self._seat is not None and self._search.is_next:
+                        self._seat.prepare()
+                case Moved() as moved:
+                    self._search.redirect(moved.address, moved.master)
+                    if self._seat is not None:
+                        self._seat.leave(moved)
+                    self._notify(MasterHosted(False))
+                    return MOVED
+                case Hello():
+                    continue
+                case order:
+                    self._notify(OrderReceived(message_order(order)))
+        return "the master closed the connection"
+
+
+class _NotFollowed(Exception):
+    """Who answers is not the master that this node follows or votes for; what that proves of the one it followed."""
+
+
+async def _hear_first(link: aiohttp.ClientWebSocketResponse) -> Hello:
+    frame = await link.receive()
+    message = decode_from_master(frame.data) if frame.type is aiohttp.WSMsgType.BINARY else None
+    if isinstance(message, Hello):
+        return message
+    raise ProtocolError("the master did not introduce itself")
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError)
 
 
 def _explain(error: Exception) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agent.addresses import bind_store, host_master
+from holdfast.agent.addresses import bind_store
 from holdfast.agent.channel import Channel
 from holdfast.agent.console import Console
 from holdfast.agent.crew import Crew
@@ -25,10 +25,14 @@ from holdfast.agent.interpreter import Event as InterpreterEvent
 from holdfast.agent.interpreter import Interpreter, Ruined
 from holdfast.agent.lifeline import Lifeline
 from holdfast.agent.link import Identity, Link, Note, Waited
+from holdfast.agent.prober import Prober
 from holdfast.agent.processes import become_subreaper, kill_below, kill_marked
-from holdfast.agent.status import StatusLine
+from holdfast.agent.rendezvous import Rendezvous
+from holdfast.agent.seat import Seat
+from holdfast.agent.status import StatusLine, deserves_a_line
 from holdfast.core import workers as core
-from holdfast.core.ids import Address, Outcome
+from holdfast.core.ids import Outcome
+from holdfast.core.search import Search
 from holdfast.errors import HoldfastError, JobError
 from holdfast.observe.report import render_outcome
 from holdfast.spec.job import NodeSpec
@@ -39,11 +43,11 @@ MASTER_LINGER_S = 10.0
 """How long the node that hosts the master stays, so that other nodes, and whoever reads along, hear how the job
 ended; it is gone sooner if they have."""
 
+HANDOVER_S = 3.0
+"""For the master of a node that leaves to see the others into a world of their own; it is gone sooner if it has."""
+
 FLUSH_S = 0.5
 """For the last report to get out; a master that misses it learns the same from the closed connection."""
-
-QUIET_KINDS = frozenset({"node_joined", "node_refused", "world_formed", "workers_started", "job_finished"})
-"""What goes as expected is for the events file, not for the terminal."""
 
 
 class Agent:
@@ -52,7 +56,7 @@ class Agent:
     def __init__(self, spec: NodeSpec, *, run_dir: Path, console: Console, interpreter: Interpreter) -> None:
         nonce = secrets.token_hex(8)
         host = socket.gethostname()
-        node = host if spec.single else f"{host}-{nonce[:6]}"
+        node = spec.node_name or (host if spec.single else f"{host}-{nonce[:6]}")
         self._spec = spec
         self._run_dir = run_dir
         self._console = console
@@ -60,39 +64,44 @@ class Agent:
         self._channel = None if spec.tls is None else Channel(spec.tls)
         self._store, store_address = bind_store(spec)
         self._ruin: JobError | None = None
-        self._master = host_master(
+        self._seat = Seat(
             spec,
+            node=node,
             nonce=nonce,
-            journal=run_dir / "journal.db",
+            journals=run_dir,
             channel=self._channel,
             on_death=self._note_master_death,
             on_ruin=self._give_up,
         )
-        self._address = self._master.address if self._master else Address(spec.host, spec.port)
         self._group = core.WorkerGroup(
-            core.GroupSpec(node, spec.rules, spec.drain_s, spec.shutdown_s, self._master is not None),
+            core.GroupSpec(node, spec.rules, spec.drain_s, spec.shutdown_s, self._seat.is_first),
             now=self._now(),
         )
-        identity = Identity(node, nonce, store_address.host or None, store_address.port)
+        identity = Identity(
+            node, nonce, store_address.host or None, store_address.port, deputy_port=self._seat.deputy_port
+        )
         self._link = Link(
-            self._address,
+            Search(self._seat.address, node=node, nonce=nonce, lease_s=spec.rules.lease_s),
             spec,
             identity,
             self._note_link,
             seen=lambda: self._seen_seq,
-            tls=None if self._channel is None else self._channel.dialling(),
+            tls=None if self._channel is None else self._channel.dialling(check_name=not self._seat.is_first),
+            seat=self._seat,
         )
         self._crew = Crew(
             spec, console=console, interpreter=interpreter, logs=run_dir, store=self._store, put=self._put
         )
-        self._status = StatusLine(spec)
+        self._prober = Prober(num_threads=spec.num_workers, interpreter=interpreter, store=self._store, put=self._put)
+        self._status = StatusLine(spec.rules)
+        self._rendezvous = Rendezvous(single=spec.single)
         self._events = open(spec.events_file, "a", buffering=1) if spec.events_file else None  # noqa: SIM115
         self._seen_seq = 0
         self.exit: core.Exit | None = None
 
     def kept(self) -> set[int]:
         """Our own processes, which a sweep must spare."""
-        return {self._master.hosted.pid} if self._master is not None else set()
+        return self._seat.pids()
 
     async def run(self, guard: int) -> int:
         """Serve this node until its part of the job is over."""
@@ -101,8 +110,7 @@ class Agent:
             number = signal.Signals[name]
             loop.add_signal_handler(number, self._put, core.SignalReceived(number))
         loop.add_reader(guard, self._note_guard_death, guard)
-        if self._master is not None:
-            self._master.hosted.start()
+        self._seat.take()
         await self._crew.open()
         self._perform(core.Report(0, self._group.status()))
         try:
@@ -126,6 +134,7 @@ class Agent:
         if isinstance(event, Ruined):
             self._give_up(event.error)
         else:
+            self._prober.on_interpreter(event)
             self._crew.on_interpreter(event)
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -150,11 +159,19 @@ class Agent:
             case core.Report():
                 self._link.report(action)
             case core.Launch():
+                self._announce(action)
+                if not action.world.repairs:
+                    self._prober.cancel()
                 self._crew.launch(action)
             case core.Park():
                 self._crew.prepare(action.world)
+            case core.Probe():
+                self._prober.probe(action.check)
             case core.Invite():
+                self._announce(action)
                 self._crew.invite(action)
+            case core.GiveNotice():
+                self._crew.give_notice(action)
             case core.Forward():
                 self._crew.forward(action.signal)
             case core.Kill():
@@ -162,11 +179,14 @@ class Agent:
             case core.Sweep():
                 self._crew.sweep()
             case core.ReviveMaster():
-                if self._master is not None:
-                    self._console.say("the master does not answer; it is started again", level="warning")
-                    self._master.hosted.revive()
+                self._console.say("the master does not answer; it is started again", level="warning")
+                self._seat.revive()
             case core.Exit():
                 self.exit = action
+
+    def _announce(self, action: core.Launch | core.Invite) -> None:
+        if (text := self._rendezvous.text(action.world, action.placement)) is not None:
+            self._console.say(text)
 
     # --- what others say --------------------------------------------------------------------------------------
 
@@ -176,6 +196,9 @@ class Agent:
                 self._tell(note.entry)
             case Waited():
                 self._console.say(note.reason)
+            case core.Heard():
+                self._crew.pace.note_round_trip(self._now() - note.sent_at)
+                self._put(note)
             case _:
                 self._put(note)
 
@@ -184,7 +207,7 @@ class Agent:
 
     def _note_master_death(self, reason: str) -> None:
         self._console.say(f"the master ended {reason}; it is started again from its journal", level="warning")
-        self._put(core.Heard(self._now()))
+        self._put(core.MasterDied())
 
     def _give_up(self, error: JobError) -> None:
         self._ruin = error
@@ -207,22 +230,21 @@ class Agent:
         if self._events is not None:
             self._events.write(msgspec.json.encode(entry).decode() + "\n")
         self._status.note(entry)
-        again = entry["kind"] == "workers_started" and entry["since_failure_ms"] is not None
-        told_elsewhere = (entry["kind"] == "waiting" and self._spec.single) or entry.get("decision") == "finish"
-        if again or (entry["kind"] not in QUIET_KINDS and not told_elsewhere):
+        if deserves_a_line(entry, single=self._spec.single):
             self._console.say(entry["text"], level=entry["level"])
 
     # --- the end ----------------------------------------------------------------------------------------------
 
     async def _leave(self) -> None:
-        if self._master is not None:
-            job_ended = self.exit is not None and self.exit.outcome is not None
-            linger_s = MASTER_LINGER_S if job_ended else 0.0
-            await self._master.hosted.wait_until_gone(within_s=linger_s)
+        await self._seat.wait_until_gone(within_s=self._linger_s())
+        self._prober.cancel()
         await self._crew.close()
-        for leftover in self._run_dir.glob("journal.db*"):
-            leftover.unlink(missing_ok=True)
         self._store.close()
+
+    def _linger_s(self) -> float:
+        if self.exit is None:
+            return 0.0
+        return HANDOVER_S if self.exit.outcome is None else MASTER_LINGER_S
 
     def _conclude(self, outcome: Outcome | None, end: core.Exit) -> None:
         if self._events is not None:

@@ -48,6 +48,13 @@ def imported_names(tree: ast.AST) -> list[str]:
     return list(names)
 
 
+def is_plain(tree: ast.AST) -> bool:
+    """Whether a script itself imports nothing but the standard library: no torch, and nobody who might."""
+    if any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree)):
+        return False
+    return {name.partition(".")[0] for name in imported_names(tree)} <= sys.stdlib_module_names
+
+
 def environment_written(tree: ast.AST) -> str | None:
     """The first variable that the script sets itself and that an import would have read."""
     for node in ast.walk(tree):

@@ -81,6 +81,19 @@ def kill_below(*, keep: Collection[int] = (), reaped: dict[int, int] | None = No
         time.sleep(0.001)
 
 
+def signal_groups(pids: Collection[int], number: int) -> None:
+    """Signal each of these workers and its children, as a terminal would; wake those that are stopped.
+
+    One that was forked just now may have no group yet.
+    """
+    for pid in pids:
+        for each in (number, signal.SIGCONT):
+            try:
+                os.killpg(pid, each)
+            except ProcessLookupError:
+                kill(pid, each)
+
+
 def kill_marked(marker: str) -> None:
     """SIGKILL every other process whose environment carries `marker`.
 

@@ -31,7 +31,6 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 class Fork(Message, frozen=True):
     """Start a worker; descriptors for its standard output and error come along where it does not inherit ours."""
 
-    generation: int
     local_rank: int
     env: dict[str, str]
     error_file: str
@@ -55,7 +54,22 @@ class Sweep(Message, frozen=True):
     pass
 
 
-Request = Fork | Store | Signal | Sweep
+class Probe(Message, frozen=True):
+    """Start the probe of a check. Descriptors come along: of a listener where it may serve a store, of a pipe to tell
+    results to, and of one to be told of tests by."""
+
+    check_id: int
+    round: int
+    address: str
+    num_threads: int
+
+    def argv(self, python: str, fds: tuple[int, ...]) -> list[str]:
+        """How it is started cold, and what `ps` shows in any case."""
+        words = (self.check_id, self.round, self.address, self.num_threads, *fds)
+        return [python, "-u", "-P", "-m", "holdfast.agent.probe", *map(str, words)]
+
+
+Request = Fork | Store | Signal | Sweep | Probe
 
 
 class Ready(Message, frozen=True):
@@ -66,14 +80,11 @@ class Ready(Message, frozen=True):
 
 
 class Started(Message, frozen=True):
-    generation: int
     local_rank: int
     pid: int
 
 
 class Exited(Message, frozen=True):
-    generation: int
-    local_rank: int
     pid: int
     code: int
     """Negative: the signal that ended it."""
@@ -84,8 +95,20 @@ class StoreExited(Message, frozen=True):
     code: int
 
 
+class ProbeStarted(Message, frozen=True):
+    check_id: int
+    round: int
+    pid: int
+
+
+class ProbeExited(Message, frozen=True):
+    pid: int
+    code: int
+    """Negative: the signal that ended it."""
+
+
 class Swept(Message, frozen=True):
     clean: bool
 
 
-Reply = Ready | Started | Exited | StoreExited | Swept
+Reply = Ready | Started | Exited | StoreExited | ProbeStarted | ProbeExited | Swept

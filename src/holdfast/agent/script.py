@@ -14,15 +14,17 @@ import json
 import multiprocessing.process
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from holdfast.agent.lifeline import FD_FLOOR
 from holdfast.observe import beacon
@@ -52,6 +54,7 @@ def play(role: Role) -> NoReturn:
     """Run the script and leave as it would: by returning, by `sys.exit`, by an exception or by Ctrl-C."""
     _dress(role)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _run(role)
     except SystemExit:
         raise
@@ -63,13 +66,15 @@ def play(role: Role) -> NoReturn:
 def _dress(role: Role) -> None:
     os.environ.clear()
     os.environ.update(role.env)
-    _set_title(role.argv)
+    set_title(role.argv)
     sys.argv = [role.target, *role.args]
     sys.orig_argv = list(role.argv)
     if not sys.flags.safe_path and role.how == "script":
         sys.path.insert(0, os.path.dirname(os.path.realpath(role.target)))
     elif not sys.flags.safe_path and role.how == "module":
         sys.path.insert(0, os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        _write_whole_lines(stream)
     # Forks share this secret; processes that were started one by one would not.
     multiprocessing.process.current_process().authkey = os.urandom(32)
     if numpy := sys.modules.get("numpy"):
@@ -84,6 +89,12 @@ def _dress(role: Role) -> None:
             _show_steps(role.env[BEACON])
     if role.error_file:
         _report_crashes(role.error_file + ".crash")
+
+
+def _write_whole_lines(stream: TextIO | None) -> None:
+    """Write a line at once: with `-u`, each argument of a `print` is a write, and those of several ranks mix."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _run(role: Role) -> None:
@@ -153,7 +164,7 @@ def _report_crashes(path: str) -> None:
     faulthandler.register(STACK_SIGNAL, file=high, all_threads=False)
 
 
-def _set_title(argv: Sequence[str]) -> None:
+def set_title(argv: Sequence[str]) -> None:
     """Write `argv` where the kernel keeps our command line; what does not fit is cut off."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(stat[45]), int(stat[46])

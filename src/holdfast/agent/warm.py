@@ -28,11 +28,19 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.agent import preload, requests
+from holdfast.agent import preload, requests, store
 from holdfast.agent.environment import worker_args
 from holdfast.agent.lifeline import Lifeline
-from holdfast.agent.processes import become_subreaper, die_with_parent, kill_below, kill_marked
-from holdfast.agent.script import Role, play
+from holdfast.agent.probe import Task, run_probe
+from holdfast.agent.processes import become_subreaper, die_with_parent, kill_below, kill_marked, signal_groups
+from holdfast.agent.script import Role, play, set_title
+from holdfast.spec.job import Command
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+"""Blocked here, and so in a fork until it is ready for them: one that comes sooner is not lost."""
+
+AGENT_DIED = signal.SIGRTMIN + 10
+"""The kernel's word while we import, which takes long. What is imported has no use for it."""
 
 
 @dataclass
@@ -44,8 +52,9 @@ class Interpreter:
     settings: requests.Settings
     cold_reason: str = ""
     wake: int = -1
-    workers: dict[int, requests.Fork] = field(default_factory=dict)
+    workers: set[int] = field(default_factory=set)
     stores: dict[int, requests.Store] = field(default_factory=dict)
+    probes: set[int] = field(default_factory=set)
 
     def send(self, reply: requests.Reply) -> None:
         try:
@@ -58,6 +67,14 @@ class Interpreter:
         kill_below()
         kill_marked(self.settings.marker)
         os._exit(0)
+
+
+def is_abandoned(agent: socket.socket) -> bool:
+    """Whether the agent has died already: then the kernel tells nobody of it any more."""
+    try:
+        return not agent.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
 
 
 def warm_up(settings: requests.Settings) -> str:
@@ -74,7 +91,8 @@ def warm_up(settings: requests.Settings) -> str:
     if variable := preload.environment_written(tree):
         return f"{path.name} sets {variable}, which is read when torch is imported"
     before = preload.open_sockets()
-    names = dict.fromkeys([*preload.TORCH, *preload.third_party(preload.imported_names(tree))])
+    torch = () if preload.is_plain(tree) else preload.TORCH
+    names = dict.fromkeys([*torch, *preload.third_party(preload.imported_names(tree))])
     if reason := preload.import_ahead(names):
         return reason
     if preload.open_sockets() - before:
@@ -85,7 +103,7 @@ def warm_up(settings: requests.Settings) -> str:
     return ""
 
 
-def serve(it: Interpreter) -> Role | requests.Store:
+def serve(it: Interpreter) -> Role | requests.Store | Task:
     """Serve the agent; returns only in a fork, with what the fork is to become."""
     wake_r, it.wake = os.pipe()
     os.set_blocking(wake_r, False)
@@ -102,7 +120,11 @@ def serve(it: Interpreter) -> Role | requests.Store:
             reap(it)
         if it.agent.fileno() not in ready:
             continue
-        data, fds, _, _ = socket.recv_fds(it.agent, requests.MAX_BYTES, 4)
+        try:
+            data, fds, _, _ = socket.recv_fds(it.agent, requests.MAX_BYTES, 4)
+        except ConnectionResetError:
+            # It died before it had read what we sent.
+            it.end()
         if not data:
             it.end()
         match msgspec.msgpack.decode(data, type=requests.Request):
@@ -114,8 +136,12 @@ def serve(it: Interpreter) -> Role | requests.Store:
                 if fork_store(it, request):
                     os.close(wake_r)
                     return msgspec.structs.replace(request, listen_fd=fds[0])
+            case requests.Probe() as request:
+                if fork_probe(it, request):
+                    os.close(wake_r)
+                    return become_probe(it, request, fds)
             case requests.Signal() as request:
-                signal_workers(it, request.number)
+                signal_groups(it.workers, request.number)
             case requests.Sweep():
                 sweep(it)
         for fd in fds:
@@ -126,8 +152,8 @@ def fork_worker(it: Interpreter, request: requests.Fork, fds: list[int]) -> bool
     """True in the child, with its standard streams in place."""
     pid = os.fork()
     if pid != 0:
-        it.workers[pid] = request
-        it.send(requests.Started(request.generation, request.local_rank, pid))
+        it.workers.add(pid)
+        it.send(requests.Started(request.local_rank, pid))
         return False
     detach(it)
     streams = list(fds)
@@ -148,16 +174,42 @@ def fork_store(it: Interpreter, request: requests.Store) -> bool:
     return True
 
 
+def fork_probe(it: Interpreter, request: requests.Probe) -> bool:
+    pid = os.fork()
+    if pid != 0:
+        it.probes.add(pid)
+        it.send(requests.ProbeStarted(request.check_id, request.round, pid))
+        return False
+    detach(it)
+    return True
+
+
+def become_probe(it: Interpreter, request: requests.Probe, fds: list[int]) -> Task:
+    """What a forked probe is; a cold one is executed right here and does not return."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    argv = request.argv(sys.executable, tuple(fds))
+    if "torch" not in sys.modules:
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        execute(tuple(argv), it.settings.env, "")
+    os.environ.clear()
+    os.environ.update(it.settings.env)
+    set_title(argv)
+    return Task(request, *fds)
+
+
 def detach(it: Interpreter) -> None:
     """Forget, in a fork, that this was the warm interpreter."""
     signal.set_wakeup_fd(-1)
     os.close(it.wake)
     it.agent.close()
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     it.lifeline.tie()
+    for number in (signal.SIGCHLD, *PASSED_ON):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
 
 def become(it: Interpreter, request: requests.Fork) -> Role:
@@ -191,26 +243,28 @@ def execute(argv: tuple[str, ...], env: dict[str, str], error_file: str) -> NoRe
         os._exit(127)
 
 
-def keep_store(request: requests.Store, *, warm: bool) -> NoReturn:
+def keep_store(request: requests.Store, settings: requests.Settings, *, warm: bool) -> NoReturn:
     """Be the store through which the workers of one generation find each other."""
     if not warm:
         if importlib.util.find_spec("torch") is None:
             os._exit(requests.NO_TORCH)
-        code = (
-            "import sys, signal, torch.distributed as d; p, fd = map(int, sys.argv[1:]);"
-            "s = d.TCPStore('localhost', p, is_master=True, wait_for_workers=False, master_listen_fd=fd);"
-            "signal.pause()"
-        )
         os.set_inheritable(request.listen_fd, True)
-        os.execv(sys.executable, [sys.executable, "-c", code, str(request.port), str(request.listen_fd)])
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        argv = [sys.executable, "-P", "-m", store.__name__, str(request.port), str(request.listen_fd)]
+        if expects_nobody(settings.command):
+            # To be one takes seconds of a core.
+            set_title(argv)
+            select.select([request.listen_fd], [], [])
+        os.execv(sys.executable, argv)
+    store.keep(port=request.port, listen_fd=request.listen_fd)
 
-    store = TCPStore(
-        "localhost", request.port, is_master=True, wait_for_workers=False, master_listen_fd=request.listen_fd
-    )
-    while store is not None:
-        signal.pause()
-    os._exit(0)
+
+def expects_nobody(command: Command) -> bool:
+    """Whether the script has no use for a store, as far as can be seen."""
+    path = preload.find_script(command.how, command.target)
+    try:
+        return path is not None and preload.is_plain(ast.parse(path.read_bytes()))
+    except (SyntaxError, ValueError, OSError):
+        return False
 
 
 def reap(it: Interpreter) -> None:
@@ -225,21 +279,14 @@ def reap(it: Interpreter) -> None:
 
 
 def note_exit(it: Interpreter, pid: int, status: int) -> None:
-    if request := it.workers.pop(pid, None):
-        code = os.waitstatus_to_exitcode(status)
-        it.send(requests.Exited(request.generation, request.local_rank, pid, code))
+    if pid in it.workers:
+        it.workers.remove(pid)
+        it.send(requests.Exited(pid, os.waitstatus_to_exitcode(status)))
+    elif pid in it.probes:
+        it.probes.remove(pid)
+        it.send(requests.ProbeExited(pid, os.waitstatus_to_exitcode(status)))
     elif store := it.stores.pop(pid, None):
         it.send(requests.StoreExited(store.generation, os.waitstatus_to_exitcode(status)))
-
-
-def signal_workers(it: Interpreter, number: int) -> None:
-    """Signal each worker and its children, as a terminal would; wake those that are stopped."""
-    for pid in it.workers:
-        for each in (number, signal.SIGCONT):
-            try:
-                os.killpg(pid, each)
-            except ProcessLookupError:
-                continue
 
 
 def sweep(it: Interpreter) -> None:
@@ -253,24 +300,31 @@ def sweep(it: Interpreter) -> None:
 
 
 def main() -> None:
-    die_with_parent(signal.SIGKILL)
     agent = socket.socket(fileno=int(sys.argv[1]))
     become_subreaper()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with open(int(sys.argv[4]), "rb") as memory:
         memory.seek(0)
         settings = msgspec.msgpack.decode(memory.read(), type=requests.Settings)
     it = Interpreter(agent, Lifeline(int(sys.argv[2]), int(sys.argv[3])), settings)
+    signal.signal(AGENT_DIED, lambda *_: it.end())
+    die_with_parent(AGENT_DIED)
+    if is_abandoned(agent):
+        it.end()
+    # Nothing that is imported is garbage, and looking for it takes a fifth of the time.
+    gc.disable()
     it.cold_reason = warm_up(settings)
-    gc.collect()
     gc.freeze()
-    # From here on the end of the socket is what tells us: then there is time to end what is below us.
+    gc.enable()
+    # From here on the end of the socket is what tells us.
     die_with_parent(0)
-    it.send(requests.Ready(it.cold_reason, "torch" in sys.modules))
+    signal.signal(AGENT_DIED, signal.SIG_DFL)
+    it.send(requests.Ready(it.cold_reason, importlib.util.find_spec("torch") is not None))
     part = serve(it)
     if isinstance(part, requests.Store):
-        keep_store(part, warm="torch" in sys.modules)
+        keep_store(part, settings, warm="torch" in sys.modules)
+    if isinstance(part, Task):
+        run_probe(part)
     play(part)
 
 

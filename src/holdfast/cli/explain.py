@@ -28,14 +28,19 @@ def explain(argv: Sequence[str]) -> int:
     if args.json:
         sys.stdout.write(json.dumps({name: asdict(each) for name, each in found.items()}, indent=2) + "\n")
     else:
-        sys.stdout.write(_render(found) if found else NOTHING)
+        sys.stdout.write(render_found(found) if found else NOTHING)
     return 0
 
 
-def _render(found: dict[str, Found]) -> str:
-    rows = [(name, each.value or "(none)", _origin(name, each)) for name, each in found.items()]
+def render_found(found: dict[str, Found]) -> str:
+    """A line for each setting: its name, its value, and where that comes from."""
+    rows = [(name, _line(each.value) or "(none)", _line(_origin(name, each))) for name, each in found.items()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "".join(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}\n" for name, value, origin in rows)
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", "\\n")
 
 
 def _origin(name: str, found: Found) -> str:

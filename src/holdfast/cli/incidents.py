@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import ssl
 import sys
 from collections.abc import Sequence
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.ids import Address
-from holdfast.errors import JobError
+from holdfast.agent.asking import ask
 from holdfast.spec.flags import Parser
-from holdfast.spec.load import token_from_environment
-from holdfast.spec.tls import CONFIG, FLAG, TlsSpec, find_tls
-from holdfast.wire.tls import check_peer, client_context, explain
-
-TIMEOUT_S = 10.0
+from holdfast.spec.tls import CONFIG, FLAG
 
 
 def incidents(argv: Sequence[str]) -> int:
@@ -42,6 +32,17 @@ def incidents(argv: Sequence[str]) -> int:
 
 
 def collect(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The incidents of every role; each is told with its role where the job has several."""
+    roles = list(dict.fromkeys(entry.get("role") for entry in entries))
+    found = []
+    for role in roles:
+        whose = {} if role is None else {"role": role}
+        own = [entry for entry in entries if entry.get("role") == role]
+        found += [{**whose, **incident} for incident in _collect_role(own)]
+    return found
+
+
+def _collect_role(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Incidents with their symptoms, actions and verdicts, from the entries of a story."""
     found: dict[int, dict[str, Any]] = {}
     symptoms: list[str] = []
@@ -75,7 +76,8 @@ def collect(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _render(incident: dict[str, Any]) -> str:
-    lines = [f"incident {incident['number']}  {incident['at']}  generation {incident['generation']}"]
+    whose = f" of {incident['role']}" if "role" in incident else ""
+    lines = [f"incident {incident['number']}{whose}  {incident['at']}  generation {incident['generation']}"]
     lines += [f"  symptom   {text}" for text in incident["symptoms"]]
     lines.append(f"  decision  {incident['strategy']}: {incident['reason']}")
     lines += [f"  action    {text}" for text in incident["actions"]]
@@ -91,44 +93,5 @@ def _read(source: str, *, tls_config: str | None) -> list[dict[str, Any]]:
     path = Path(source)
     if path.is_file():
         return [json.loads(line) for line in path.read_text().splitlines() if line]
-    host, colon, port = source.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise JobError(f"{source!r} is neither a file nor HOST:PORT of a running job")
-    tls, _ = find_tls(tls_config)
-    status, body = _fetch(Address(host.strip("[]"), int(port)), "/api/story", tls)
-    if status != HTTPStatus.OK:
-        raise JobError(f"the job at {source} refuses: {body.decode(errors='replace')}")
-    try:
-        entries: list[dict[str, Any]] = json.loads(body)
-    except ValueError as error:
-        raise JobError(f"what answers at {source} is not a job: {error}") from error
+    entries: list[dict[str, Any]] = ask(source, "/api/story", tls_config=tls_config)
     return entries
-
-
-def _fetch(address: Address, path: str, tls: TlsSpec | None) -> tuple[int, bytes]:
-    token = token_from_environment()
-    try:
-        with contextlib.closing(_connect(address, tls)) as connection:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-            response = connection.getresponse()
-            return response.status, response.read()
-    except ssl.SSLError as error:
-        reason = explain(error, whose="its certificate")
-        raise JobError(f"no secure channel to the job at {address}: {reason}") from error
-    except (OSError, HTTPException) as error:
-        from holdfast.agent.handshake import find_mismatch
-
-        mismatch = asyncio.run(find_mismatch(error, address, secure=tls is not None))
-        raise JobError(mismatch or f"no job answers at {address}: {error}") from error
-
-
-def _connect(address: Address, tls: TlsSpec | None) -> HTTPConnection:
-    if tls is None:
-        return HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
-    from holdfast.wire.certificates import open_client
-
-    credentials = open_client(tls).credentials
-    connection = HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=client_context(credentials))
-    connection.connect()
-    check_peer(connection.sock.getpeercert() or {}, host=address.host, revoked=credentials.revoked)
-    return connection

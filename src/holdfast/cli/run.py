@@ -40,11 +40,11 @@ def run(argv: Sequence[str]) -> int:
 
 def _make_run_dir(spec: NodeSpec) -> Path:
     """Where the journal, the logs and the error files of this run lie; removed in the end unless asked for."""
-    base = spec.logs.log_dir
+    flag, base = ("--log-dir", spec.logs.log_dir) if spec.logs.log_dir else ("--run-dir", spec.logs.run_dir)
     try:
         if base is None:
             return Path(tempfile.mkdtemp(prefix="holdfast_"))
         Path(base).mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{spec.rules.job_id}_".replace("/", "_"), dir=base))
     except OSError as error:
-        raise JobError(f"--log-dir: {error.filename} cannot be made: {error.strerror}") from error
+        raise JobError(f"{flag}: {error.filename} cannot be made: {error.strerror}") from error

@@ -1,15 +1,13 @@
-"""Which of its machine's addresses a process of a cluster uses, and how it behaves on the network."""
+"""Which of its machine's addresses a process of a cluster uses."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-import random
 import socket
 import struct
 from collections.abc import Iterator
 
-from holdfast.agent.link import Manners
 from holdfast.errors import SpecError
 from holdfast.spec.cluster import VARIABLES, ClusterSpec
 
@@ -20,14 +18,6 @@ every interface whose name begins so, unless it is told otherwise."""
 RTM_NEWADDR, RTM_GETADDR, NLMSG_DONE = 20, 22, 3
 NLM_F_REQUEST_DUMP = 0x301
 IFA_ADDRESS, IFA_LOCAL = 1, 2
-
-
-def manners_of(spec: ClusterSpec) -> Manners:
-    return Manners(
-        pause_s=lambda attempt: random.uniform(*spec.retry_s),
-        answer_s=spec.receive_timeout_s,
-        local_ip=spec.worker_ip,
-    )
 
 
 def use_own_address(spec: ClusterSpec) -> str:

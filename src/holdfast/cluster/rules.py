@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.spec.cluster import ClusterSpec
+from holdfast.spec.cluster import VARIABLES, ClusterSpec
 from holdfast.spec.job import JobRules
 from holdfast.spec.strategy import Strategy
 
@@ -21,6 +21,7 @@ def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobR
         min_nodes=spec.num_workers,
         max_nodes=spec.num_workers,
         max_restarts=MAX_ROLLBACKS if spec.recovery else 0,
+        why_no_restarts=f"recovery is off ({VARIABLES['recovery'].ours}=0)",
         strategies=strategies,
         join_timeout_s=spec.topo_timeout_s,
         last_call_s=0.0,

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
-import sys
 import threading
 from typing import NoReturn
 
 from holdfast.agent.channel import Channel
-from holdfast.agent.link import Identity, Link, Note, Waited
-from holdfast.cluster.addresses import manners_of, use_own_address
+from holdfast.agent.link import Note, Waited
+from holdfast.cluster.dialling import make_link
 from holdfast.cluster.reminders import with_reminders
-from holdfast.cluster.rules import rules_of
-from holdfast.cluster.voice import SHOWN, Voice
-from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Outcome, Run
-from holdfast.core.job import SERVER_PREFIX
+from holdfast.cluster.voice import Voice
+from holdfast.core.ids import Finish, NodePhase, NodeStatus, Outcome, Run
 from holdfast.core.workers import OrderReceived, Report
 from holdfast.errors import HoldfastError, JobError
 from holdfast.spec.cluster import ClusterSpec
-from holdfast.spec.job import Command, LogSpec, NodeSpec
+from holdfast.spec.job import SERVER_PREFIX
 from holdfast.wire.messages import Happened
 
 
@@ -43,24 +39,14 @@ class Server:
         self._trouble = ""
         self._seq = 0
         self._status = NodeStatus(NodePhase.READY, 0)
-        rules = rules_of(spec)
-        node = NodeSpec(
-            rules=rules,
-            command=Command(how="script", target=sys.argv[0]),
-            num_workers=0,
-            logs=LogSpec(),
-            node_rank=spec.rank,
-        )
-        identity = Identity(self._name, secrets.token_hex(8), use_own_address(spec), 0, is_server=True, hears=SHOWN)
         self._channel = None if spec.tls is None else Channel(spec.tls)
-        self._link = Link(
-            Address(spec.host, spec.port),
-            node,
-            identity,
+        self._link = make_link(
+            spec,
             self._note,
-            seen=lambda: self._voice.seen,
-            manners=manners_of(spec),
-            tls=None if self._channel is None else self._channel.dialling(),
+            voice=self._voice,
+            channel=self._channel,
+            is_placed=lambda: self.rank >= 0,
+            is_server=True,
         )
         threading.Thread(target=self._live, name="holdfast-node", daemon=True).start()
         with self._changed:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+import threading
 from typing import NoReturn
 
 SHOWN = frozenset({"waiting", "rank_table_ignored", "node_lost", "incident_opened", "incident_closed", "stopping"})
+
+
+FLUSH_S = 1.0
+"""For what was printed to get out."""
 
 
 class Voice:
     """Tells entries of the story, each once."""
 
     def __init__(self, node: str) -> None:
-        self._node = node
+        self.node = node
         self.seen = 0
         """The number of the last entry that got here."""
 
@@ -30,5 +36,21 @@ class Voice:
 
     def die(self, reason: str, code: int) -> NoReturn:
         """End the process, whatever its main thread is doing."""
-        self.say(f"{socket.gethostname()} {self._node}: {reason}")
-        os._exit(code)
+        self.say(f"{socket.gethostname()} {self.node}: {reason}")
+        leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process here and now; what the script has printed before is not lost."""
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    # The main thread may be in the middle of a line that nobody reads.
+    flushing.join(FLUSH_S)
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A script may have closed or replaced it.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()

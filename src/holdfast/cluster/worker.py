@@ -5,32 +5,52 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import math
 import os
 import random
-import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from holdfast.agent.channel import Channel
-from holdfast.agent.link import Identity, Link, Note, Waited
-from holdfast.cluster.addresses import manners_of, use_own_address
+from holdfast.agent.link import Note, Waited
+from holdfast.cluster.dialling import make_link
+from holdfast.cluster.exits import ExitWatch
 from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
-from holdfast.cluster.voice import SHOWN, Voice
+from holdfast.cluster.voice import Voice
 from holdfast.core import workers as core
 from holdfast.core.faults import HANG_MARK
-from holdfast.core.ids import Address
+from holdfast.core.ids import Placement, Resumption, World
 from holdfast.errors import HoldfastError, JobError
 from holdfast.spec.cluster import ClusterSpec
-from holdfast.spec.job import Command, LogSpec, NodeSpec
 from holdfast.wire.messages import Happened
-from holdfast.wire.worker import Committed, Faulted, Join, Message, Stranded, Stuck
+from holdfast.wire.worker import Committed, Faulted, Join, Message, Resumed, Stranded, Stuck
 
+VERDICT_S = 120.0
+"""From a fault to its consequence, which is the end where recovery is off; then this worker ends by itself."""
 LEAVE_S = 30.0
-"""For the news of this worker's end to reach the scheduler; one that misses it sees the connection close."""
+"""For the news of this worker's end to reach the scheduler, where recovery is off."""
+
+PATIENCE_S = 1.0
+"""A person is told of an end that takes longer."""
+
+
+def invitation(world: World, placement: Placement, *, recovery: bool) -> Join:
+    """To a world, for the one worker of a node; whoever may be replaced is waited for as long as the scheduler does."""
+    machines = [p.machine for p in world.placements if p.first_rank < placement.first_rank]
+    return Join(
+        world.generation,
+        placement.first_rank,
+        machines.count(placement.machine),
+        world.size,
+        world.store.host,
+        world.store.port,
+        not world.repairs,
+        None if recovery else VERDICT_S,
+        world.dumps,
+        begins_anew=True,
+    )
 
 
 class Line:
@@ -44,34 +64,18 @@ class Line:
         self.arrived_at = 0.0
         self._trouble = ""
         self._ended = threading.Event()
-        self._code = 0
         self._loop = asyncio.new_event_loop()
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue()
-        rules = rules_of(spec)
-        nonce = secrets.token_hex(8)
-        node = NodeSpec(
-            rules=rules,
-            command=Command(how="script", target=sys.argv[0]),
-            num_workers=1,
-            logs=LogSpec(),
-            node_rank=spec.rank,
-        )
-        group = core.GroupSpec(spec.node_id, rules, 0.0, 0.0, False, random.random)
+        group = core.GroupSpec(spec.node_id, rules_of(spec), 0.0, 0.0, False, random.random)
         self._group = core.WorkerGroup(group, now=time.monotonic())
-        identity = Identity(spec.node_id, nonce, use_own_address(spec), 0, hears=SHOWN)
         self._voice = Voice(spec.node_id)
         self._channel = None if spec.tls is None else Channel(spec.tls)
-        self._link = Link(
-            Address(spec.host, spec.port),
-            node,
-            identity,
-            self._note,
-            seen=lambda: self._voice.seen,
-            manners=manners_of(spec),
-            tls=None if self._channel is None else self._channel.dialling(),
+        self._link = make_link(
+            spec, self._note, voice=self._voice, channel=self._channel, is_placed=lambda: self._join is not None
         )
         threading.Thread(target=self._serve, name="holdfast-node", daemon=True).start()
-        self._watch_exit()
+        self._exit = ExitWatch()
+        atexit.register(self._leave)
 
     # --- what the SDK asks for --------------------------------------------------------------------------------
 
@@ -81,9 +85,11 @@ class Line:
             case Faulted():
                 self._put(core.StepFailed(pid, message.generation, message.step, message.kind, message.error))
             case Committed():
-                self._put(core.StepCommitted(pid, message.generation, message.timings_ms))
+                self._put(core.StepCommitted(pid, message.generation, message.timings_ms, message.saves))
             case Stranded():
                 self._put(core.StateLost(message.generation))
+            case Resumed():
+                self._put(core.StateSought(Resumption(message.generation, message.step, message.verdict)))
             case Stuck():
                 self._voice.die(
                     f"{HANG_MARK}stuck in generation {message.generation}, which is over\n{message.stack}", 1
@@ -111,6 +117,8 @@ class Line:
             self._loop.run_until_complete(with_reminders(self._channel, self._live()))
         except HoldfastError as error:
             self._give_up(str(error))
+        finally:
+            self._notify()
 
     async def _live(self) -> None:
         self._link.report(core.Report(0, self._group.status()))
@@ -127,6 +135,8 @@ class Line:
                 getting.cancel()
             for action in self._group.handle(event, now=time.monotonic()):
                 await self._perform(action)
+            if getting in done:
+                self._inbox.task_done()
 
     async def _perform(self, action: core.Action) -> None:
         pid = os.getpid()
@@ -148,18 +158,7 @@ class Line:
                     self._voice.die(action.reason, action.code or 1)
 
     def _take(self, action: core.Invite) -> None:
-        world, placement = action.world, action.placement
-        machines = [p.machine for p in world.placements if p.first_rank < placement.first_rank]
-        join = Join(
-            world.generation,
-            placement.first_rank,
-            machines.count(placement.machine),
-            world.size,
-            world.store.host,
-            world.store.port,
-            not world.repairs,
-            world.dumps,
-        )
+        join = invitation(action.world, action.placement, recovery=self._spec.recovery)
         with self._changed:
             self._join, self.arrived_at = join, time.monotonic()
             self._changed.notify_all()
@@ -179,33 +178,36 @@ class Line:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def _watch_exit(self) -> None:
-        shown = sys.excepthook
-
-        def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._code = 1
-            shown(kind, error, trace)
-
-        sys.excepthook = note
-        atexit.register(self._leave)
-
     def _leave(self) -> None:
         """Tell of a good end; of a bad one, the closed connection tells."""
-        if self._code or self._trouble:
+        if self._trouble or not self._exit.ended_well():
             return
         self._ended.set()
         told = asyncio.run_coroutine_threadsafe(self._say_goodbye(), self._loop)
-        with contextlib.suppress(TimeoutError):
-            told.result(2 * LEAVE_S)
+        told.add_done_callback(lambda _: self._notify())
+        with self._changed:
+            self._changed.wait_for(lambda: told.done() or not self._loop.is_running())
 
     async def _say_goodbye(self) -> None:
         for action in self._group.handle(core.WorkerExited(0, os.getpid(), 0, None, "", None), now=time.monotonic()):
             await self._perform(action)
-        await self._link.flush(within_s=LEAVE_S, even_if_away=True)
+        # What follows from it is the last report.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._inbox.join()
+        if await self._link.convince(within_s=PATIENCE_S):
+            return
+        waits = self._spec.recovery and self._join is not None
+        self._voice.say(f"ended well; the scheduler has to hear of it{'' if waits else f' within {LEAVE_S:g} s'}")
+        # One that comes back and does not know of it would wait for this worker to be started again.
+        await self._link.convince(within_s=math.inf if waits else LEAVE_S)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _give_up(self, reason: str) -> None:
-        with self._changed:
-            self._trouble = reason
-            self._changed.notify_all()
+        self._trouble = reason
+        self._notify()
         if self._join is not None and not self._ended.is_set():
             self._voice.die(reason, 1)

@@ -10,7 +10,7 @@ from holdfast.core.agreement import disagreements
 from holdfast.spec.job import JobRules
 
 if TYPE_CHECKING:
-    from holdfast.core.job import NodeRegistered
+    from holdfast.core.job.events import NodeRegistered
 
 Objection = tuple[str, float | None]
 """The reason, empty if there is none, and when to ask again: None if that cannot help."""
@@ -55,7 +55,9 @@ def object_to_number(newcomer: NodeRegistered, others: Iterable[NodeRegistered],
     rank = newcomer.wanted_rank
     for other in others if rank is not None else ():
         if other.wanted_rank == rank:
-            return f"--node-rank {rank} is taken by node {other.node}", None
+            wait_s = rules.lease_s if rules.awaits_rank else None
+            wanted = f"the rank of node id {newcomer.name!r}" if rules.by_address else f"--node-rank {rank}"
+            return f"{wanted} is taken by node {other.node}", wait_s
     if spares == 0 and rank is not None and rank >= limit:
         return f"node id {rank} is out of range: {limit} {role} have ids below {limit}", None
     if len(others) >= limit + spares:

@@ -1,4 +1,4 @@
-"""How many failures a job may have: a count within a sliding window."""
+"""How many failures a job may have: a count within a sliding window, or in all."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 
 
 class Budget:
-    """Allows `limit` failures within any `window_s`."""
+    """Allows `limit` failures within any `window_s`; without a window, so many and no more."""
 
-    def __init__(self, limit: int, *, window_s: float) -> None:
+    def __init__(self, limit: int, *, window_s: float | None) -> None:
         self.limit = limit
         self.window_s = window_s
         self._spent_at: deque[float] = deque()
@@ -26,5 +26,5 @@ class Budget:
         return len(self._spent_at)
 
     def _forgive(self, *, now: float) -> None:
-        while self._spent_at and self._spent_at[0] <= now - self.window_s:
+        while self.window_s is not None and self._spent_at and self._spent_at[0] <= now - self.window_s:
             self._spent_at.popleft()

@@ -55,6 +55,9 @@ PEER_LOST_MARKS = (
 )
 
 
+MISUSE_MARK = "Duplicate GPU detected"
+"""What NCCL says when two ranks have the same GPU, which no other try will change."""
+
 HANG_MARK = "hung: "
 MAX_HEADLINE = 160
 
@@ -72,7 +75,7 @@ def classify(failure: WorkerFailure) -> Fault:
     if failure.error.startswith(HANG_MARK):
         return Fault(FaultKind.HUNG, failure.error.splitlines()[0])
     headline = _headline(failure.error)
-    if any(mark in _message(failure.error) for mark in PEER_LOST_MARKS):
+    if says_peer_lost(_message(failure.error)):
         return Fault(FaultKind.PEER_LOST, f"lost a peer: {headline}")
     if failure.signal is not None and failure.signal in CRASH_SIGNALS:
         return Fault(FaultKind.CRASHED, f"died of {signal_name(failure.signal)}")
@@ -84,6 +87,14 @@ def classify(failure: WorkerFailure) -> Fault:
         return Fault(FaultKind.EXCEPTION, f"ended with {_end(failure)}: {headline}")
     kind = FaultKind.EXITED if failure.signal is None else FaultKind.SIGNALLED
     return Fault(kind, f"ended with {_end(failure)}")
+
+
+def says_peer_lost(message: str) -> bool:
+    return not says_misuse(message) and any(mark in message for mark in PEER_LOST_MARKS)
+
+
+def says_misuse(message: str) -> bool:
+    return MISUSE_MARK in message
 
 
 def find_root_cause(failures: Iterable[WorkerFailure]) -> tuple[WorkerFailure | None, tuple[WorkerFailure, ...]]:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast.core.health.results import CheckResult, NodePace
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -26,6 +28,24 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mastership:
+    """One master, through all its restarts in place."""
+
+    term: int
+    """Counts the masters of a job."""
+    id: str
+    """Tells two masters of one term apart: one that is new at an old address, or two that stand for election."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deputy:
+    """A node that would host the master, and where."""
+
+    node: str
+    address: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +132,16 @@ class StepFault:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a world begins whose workers are all new and have looked for checkpoints."""
+
+    generation: int
+    step: int
+    verdict: str
+    """In words, with why no newer one counts."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """Everything the master needs to know of a node; sent whole each time, so a lost one does no harm."""
 
@@ -133,6 +163,15 @@ class NodeStatus:
     """What the last repair cost the slowest worker here, by phase."""
     parked: int = 0
     """Processes that have run the script up to its loop and wait there for a rank."""
+    check: CheckResult | None = None
+    """What the newest round of a check has shown so far."""
+    pace: NodePace | None = None
+    resumption: Resumption | None = None
+    """Told by the node of rank 0."""
+    holds: bool = False
+    """Its workers are to end, and save the last step first, unless the master says that others have it."""
+    saves: bool = False
+    """Workers here have committed a step, and could save it for all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +204,49 @@ class Stop:
 
     generation: int
     reason: str
+    at_once: bool = False
+    """Without grace: others may be given their ranks."""
+    saves: bool = False
+    """Save the last step first: else it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairTest:
+    """One all-reduce with one other node."""
+
+    peer: str
+    store: Address
+    """Where the two meet; the one that leads serves there."""
+    leads: bool
+    slot: int
+    """Its place in the order of the tests of a group: each has its time, so that nobody is late for one because
+    another one failed."""
+    shares_machine: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Find out how fast this node is, and whether others can be reached from it."""
+
+    check_id: int
+    """Grows with each check; what an older one found out is refused."""
+    round: int
+    """1 or 2."""
+    address: str
+    """Of this node, as the others dial it."""
+    tests: tuple[PairTest, ...] = ()
+    """With those who have done their own part. None yet: this node has to do its own part first."""
+
+    @property
+    def key(self) -> tuple[int, int, bool]:
+        return self.check_id, self.round, bool(self.tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This node is of no use to the job."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +256,4 @@ class Finish:
     outcome: Outcome
 
 
-Order = Run | Prepare | Stop | Finish
+Order = Run | Prepare | Stop | Check | Leave | Finish

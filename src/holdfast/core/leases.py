@@ -19,10 +19,6 @@ class Leases:
     def drop(self, holder: str) -> None:
         self._heard_at.pop(holder, None)
 
-    def holds(self, holder: str, *, now: float) -> bool:
-        heard_at = self._heard_at.get(holder)
-        return heard_at is not None and now < heard_at + self.lease_s
-
     def silence_s(self, holder: str, *, now: float) -> float:
         """How long nothing has been heard of a holder."""
         return now - self._heard_at[holder]
@@ -32,6 +28,10 @@ class Leases:
         # `<=`: at the deadline itself the holder has already missed it.
         gone = [holder for holder, heard_at in self._heard_at.items() if heard_at + self.lease_s <= now]
         return sorted(gone, key=lambda holder: (self._heard_at[holder], holder))
+
+    def quiet(self, *, now: float) -> list[str]:
+        """Holders of which nothing was heard for half a lease."""
+        return [holder for holder, heard_at in self._heard_at.items() if heard_at + self.lease_s / 2 <= now]
 
     def renew_all(self, *, now: float) -> None:
         """After a master's restart: nobody could have been heard in between."""

@@ -39,6 +39,8 @@ class Decision:
     reason: str
     wake_at: float | None = None
     """When to decide again if nothing happens before."""
+    is_count: bool = False
+    """The reason is how many are here, which changes with each that comes."""
 
 
 def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, rules: JobRules) -> Decision:
@@ -47,7 +49,7 @@ def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, ru
     if stopping := [c.node for c in candidates if c.ready_at is None]:
         return Decision(None, f"waiting for {_names(stopping)} to stop the old workers")
     if len(ready) < rules.min_nodes:
-        return Decision(None, f"{len(ready)} of {rules.min_nodes} nodes are here")
+        return Decision(None, f"{len(ready)} of {rules.min_nodes} nodes are here", is_count=True)
     if len(ready) >= rules.max_nodes:
         reason = f"{rules.max_nodes} of {rules.max_nodes} nodes are here"
         return Decision(choose(ready, rules.max_nodes, rules=rules), reason)
@@ -57,7 +59,8 @@ def decide_world(candidates: Sequence[Candidate], *, first: bool, now: float, ru
     times = sorted(c.ready_at for c in ready if c.ready_at is not None)
     closes_at = times[rules.min_nodes - 1] + rules.last_call_s
     if now < closes_at:
-        return Decision(None, f"{len(ready)} nodes are here, open for up to {rules.max_nodes}", closes_at)
+        reason = f"{len(ready)} nodes are here, open for up to {rules.max_nodes}"
+        return Decision(None, reason, closes_at, is_count=len(ready) > rules.min_nodes)
     members = choose(ready, rules.max_nodes, rules=rules)
     return Decision(members, f"{len(ready)} nodes are here and the door is closed")
 

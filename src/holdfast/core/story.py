@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast.core.faults import classify
+from holdfast.core.health.story import CheckRound, NodeUnfit, StragglerFound, StragglerGone
 from holdfast.core.ids import Outcome, Placement, WorkerFailure
 
 
@@ -23,6 +24,8 @@ class NodeJoined:
     host: str
     pid: int
     num_workers: int
+    pid_space: str = ""
+    """Where that process id means anything: one boot of one machine, and one namespace."""
 
     def __str__(self) -> str:
         return f"node {self.node} joined with {self.num_workers} workers"
@@ -56,7 +59,10 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """No world can be formed yet. Emitted when the reason changes."""
+    """No world can be formed yet, or a node is awaited in place of a lost one.
+
+    Emitted when the reason changes; how many nodes are here, once a second at most.
+    """
 
     kind: ClassVar[str] = "waiting"
     level: ClassVar[str] = "info"
@@ -116,6 +122,22 @@ class WorkersStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """All workers are new and have looked for checkpoints: the step at which they begin, and why there."""
+
+    kind: ClassVar[str] = "resumed"
+    level: ClassVar[str] = "info"
+    generation: int
+    step: int
+    """The first step that is done; that of the script, mostly 0, if no checkpoint is whole on every rank."""
+    verdict: str
+    """In words, with the directory, and with why no newer checkpoint counts."""
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """A worker ended badly. The first of a generation decides what happens next."""
 
@@ -137,7 +159,7 @@ class Stopping:
     level: ClassVar[str] = "warning"
     generation: int
     decision: str
-    """`restart` or `finish`."""
+    """`restart` or `finish`; `await` where it takes somebody else to start the workers again."""
     reason: str
     restarts_used: int
     max_restarts: int
@@ -145,6 +167,8 @@ class Stopping:
     def __str__(self) -> str:
         if self.decision == "restart":
             return f"restarting all workers (restart {self.restarts_used} of {self.max_restarts})"
+        if self.decision == "await":
+            return f"all workers have to be started again: {self.reason}"
         return f"ending the job: {self.reason}"
 
 
@@ -161,7 +185,7 @@ class IncidentOpened:
     symptom: str
     """What was seen first, in words."""
     strategy: str
-    """`retry` or `recover-in-place`."""
+    """What is done about it: `retry`, `recover-in-place`, `recover`, `elastic-training` or `dump`."""
     reason: str
     """Why that strategy, and why not a finer one."""
 
@@ -178,7 +202,8 @@ class IncidentClosed:
     number: int
     """Of the incident that ends here."""
     verdict: str
-    """`repaired`, `followed` by another incident, or `failed`: the workers were stopped after all."""
+    """`repaired`, `followed` by another incident, `dumped`: the last step was saved, or `failed`: the workers were
+    stopped after all."""
     total_ms: float
     """From the fault being seen to the first step that all ranks committed, on the master's clock."""
     timings_ms: dict[str, float]
@@ -215,6 +240,47 @@ class MasterRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class MasterMoved:
+    """The master's node was lost; another node hosts it now, elected by most nodes of the world."""
+
+    kind: ClassVar[str] = "master_moved"
+    level: ClassVar[str] = "warning"
+    term: int
+    """Counts the masters of the job."""
+    node: str
+    """The node that hosts the master now."""
+    lost: str
+    """The node that did."""
+    evidence: str
+    """How that was seen."""
+    voters: tuple[str, ...]
+    """The nodes that have elected it."""
+
+    def __str__(self) -> str:
+        old = f"node {self.lost}" if self.lost else "its host"
+        return f"master moved to node {self.node}, elected by {len(self.voters)}: {old} {self.evidence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """This master hears so few nodes that the others may go on without it."""
+
+    kind: ClassVar[str] = "isolated"
+    level: ClassVar[str] = "error"
+    generation: int
+    silent: tuple[str, ...]
+    """The nodes that were given up for their silence."""
+    num_nodes: int
+    """Of the world."""
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.silent)} of {self.num_nodes} nodes are silent ({', '.join(self.silent)}) and may go on "
+            "without the others: these stop"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class JobFinished:
     """The last record of every job."""
 
@@ -235,12 +301,19 @@ Record = (
     | RankTableIgnored
     | WorldFormed
     | WorkersStarted
+    | Resumed
     | WorkerFailed
     | Stopping
     | IncidentOpened
     | IncidentClosed
+    | CheckRound
+    | NodeUnfit
+    | StragglerFound
+    | StragglerGone
     | Resizing
     | MasterRestored
+    | MasterMoved
+    | Isolated
     | JobFinished
 )
 

@@ -13,11 +13,12 @@ from typing import Any
 from holdfast.core import job as core
 from holdfast.core.agreement import disagreements
 from holdfast.core.ids import Order
+from holdfast.core.job.succession import make_will
 from holdfast.core.story import Record
 from holdfast.errors import JobError
 from holdfast.observe.entries import make_entry
 from holdfast.stores.journal import Journal
-from holdfast.wire.messages import Accepted, Ack, Denied, Happened, Message, order_message
+from holdfast.wire.messages import Accepted, Ack, Bequest, Denied, Happened, Message, Moved, order_message
 
 log = logging.getLogger(__name__)
 
@@ -65,18 +66,22 @@ class Driver:
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue(INBOX_SIZE)
         self._members: dict[str, Member] = {}
         self._changed = asyncio.Condition()
-        self._empty = asyncio.Event()
+        self._hung_up = asyncio.Event()
+        self.successor: Moved | None = None
+        """Set when another master has taken over: whoever comes here is sent there."""
+        self.moved = asyncio.Event()
+        """Set when another master has taken over, or has to, and all here know what they have to."""
 
     @classmethod
-    def restore(cls, make_job: Callable[[float], core.Job], *, journal: Journal) -> Driver:
-        """The job as the journal left it, or a new one if the journal is empty."""
+    def restore(cls, make_job: Callable[[float], core.Job], *, journal: Journal, elapsed_s: float = 0.0) -> Driver:
+        """The job as the journal left it, or one that began `elapsed_s` ago if the journal is empty."""
         now = time.monotonic()
-        began = journal.started_at(now)
+        began = journal.started_at(now - elapsed_s)
         job = make_job(began)
         past = list(journal.replay())
         if not past:
             journal.keep_settings(job.rules.lasting)
-            return cls(make_job(now), journal, offset_s=0.0, started_at=now)
+            return cls(make_job(now), journal, offset_s=0.0, started_at=began)
         if differences := disagreements(job.rules.lasting, journal.settings(), whose=("now", "there")):
             advice = "start with those again, or with another recovery path"
             raise JobError(f"the state that is kept is of a job with other settings: {differences}; {advice}")
@@ -84,6 +89,7 @@ class Driver:
         last = past[-1][0]
         driver = cls(job, journal, offset_s=max(0.0, last - now), started_at=began)
         for then, wall, event in past:
+            driver._continue_story(event)
             for action in driver.job.handle(event, now=then):
                 if isinstance(action, core.Tale):
                     driver._tell_story(action.record, now=then, wall=wall)
@@ -95,6 +101,28 @@ class Driver:
 
     def elapsed_s(self) -> float:
         return round(self.now() - self._started_at, 6)
+
+    def inherit(self, event: core.Inherited) -> None:
+        """Go on where another master was lost."""
+        self._continue_story(event)
+        self._step(event)
+
+    def move(self, moved: Moved) -> bool:
+        """Give way to another master; False if it has no right to that, or the node that hosts this one is not there
+        to be told: it would start this one again."""
+        host = self.job.members.get(self.job.host)
+        told = not self.job.host or self.successor is not None or (host is not None and host.nonce in self._members)
+        term = self.job.master.term if self.successor is None else self.successor.master.term
+        if self.job.outcome is not None or moved.master.term <= term or not told:
+            return False
+        self.give_way(moved)
+        return True
+
+    def give_way(self, moved: Moved) -> None:
+        for member in self._members.values():
+            member.send(moved)
+        self.successor = moved
+        self.moved.set()
 
     async def put(self, event: core.Event) -> None:
         await self._inbox.put(event)
@@ -108,9 +136,8 @@ class Driver:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     event = await self._inbox.get()
-            self._step(event or core.TimePassed(self.job.silent(now=self.now())))
-            async with self._changed:
-                self._changed.notify_all()
+            self._step(event or self.job.passing(now=self.now()))
+            await self.wake_readers()
 
     # --- members ----------------------------------------------------------------------------------------------
 
@@ -119,7 +146,6 @@ class Driver:
         if old := self._members.get(member.nonce):
             old.close()
         self._members[member.nonce] = member
-        self._empty.clear()
         for entry in self.story if seen >= 0 else ():
             if entry["seq"] > seen:
                 member.tell(entry)
@@ -127,29 +153,43 @@ class Driver:
     def detach(self, member: Member) -> None:
         if self._members.get(member.nonce) is member:
             del self._members[member.nonce]
-        if not self._members:
-            self._empty.set()
+        self._hung_up.set()
 
     async def all_gone(self, *, linger_s: float) -> None:
-        """Return when the job has ended and its nodes have hung up, or have had time to."""
+        """Return when the job has ended and its nodes have hung up, or have had time to.
+
+        Who was given up is not waited for: it may be stopped and never hang up.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: self.job.outcome is not None)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._empty.wait(), linger_s)
+            async with asyncio.timeout(linger_s):
+                while any(node.nonce in self._members for node in self.job.members.values()):
+                    self._hung_up.clear()
+                    await self._hung_up.wait()
 
     # --- the story --------------------------------------------------------------------------------------------
 
     async def entries(self, *, after: int) -> AsyncIterator[dict[str, Any]]:
-        """Entries with a number above `after`, then those that come, until the job has ended."""
+        """Entries with a number above `after`, then those that come, until the job has ended or has another master."""
         while True:
             for entry in [entry for entry in self.story if entry["seq"] > after]:
                 after = entry["seq"]
                 yield entry
-            if self.job.outcome is not None:
+            if self.job.outcome is not None or self.successor is not None:
                 return
             async with self._changed:
-                while self._seq <= after:
+                while self._seq <= after and self.successor is None:
                     await self._changed.wait()
+
+    async def wake_readers(self) -> None:
+        """Something has changed for those who wait for more of the story."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _continue_story(self, event: core.Event) -> None:
+        if isinstance(event, core.Inherited):
+            self._seq = event.num_told
 
     def _tell_story(self, record: Record, *, now: float, wall: float) -> dict[str, Any]:
         self._seq += 1
@@ -167,6 +207,8 @@ class Driver:
             self._journal.append(event, now=now, wall=wall)
         for action in actions:
             self._perform(action, now=now, wall=wall)
+        if self.job.is_left_to_others:
+            self.moved.set()
 
     def _perform(self, action: core.Action, *, now: float, wall: float) -> None:
         match action:
@@ -178,10 +220,21 @@ class Driver:
                 self._send(action.nonce, Ack(action.seq))
             case core.Tell():
                 self._order(action.nonce, action.order)
+            case core.Bequeath():
+                self._bequeath(action.nonce, now=now)
             case core.Tale():
                 entry = self._tell_story(action.record, now=now, wall=wall)
                 for member in list(self._members.values()):
                     member.tell(entry)
+
+    def _bequeath(self, nonce: str, *, now: float) -> None:
+        will = make_will(self.job, now=now, num_told=self._seq, elapsed_s=self.elapsed_s())
+        if will is None:
+            return
+        brief, heirs = will.brief(), {deputy.node for deputy in will.deputies}
+        for node, member in self.job.members.items():
+            if nonce in ("", member.nonce):
+                self._send(member.nonce, Bequest(will if node in heirs else brief))
 
     def _order(self, nonce: str, order: Order) -> None:
         self._send(nonce, order_message(order))

@@ -18,14 +18,18 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.core.ids import Outcome
+from holdfast.core.election import Candidacy
+from holdfast.core.ids import Address, Mastership, Outcome
 from holdfast.core.job import Job
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotElected
+from holdfast.master.ballot import Ballot
 from holdfast.master.driver import Driver
 from holdfast.master.port import listening
 from holdfast.master.server import make_app
+from holdfast.master.successor import tell_predecessors
 from holdfast.spec.job import JobRules
 from holdfast.stores.journal import Journal
+from holdfast.wire.messages import Moved
 from holdfast.wire.tls import Credentials
 
 LINGER_S = 5.0
@@ -38,37 +42,69 @@ class MasterSettings:
     listen_fd: int
     journal: str
     sole_nonce: str | None = None
+    host: str = ""
+    """The node that hosts the master; empty if it is no node of the job."""
+    id: str = ""
     token: str | None = None
     tls: Credentials | None = None
+    client_tls: Credentials | None = None
+    candidacy: Candidacy | None = None
+    """Set for a master that takes over from a lost one, if it is elected."""
+    successor: Moved | None = None
+    """Set for one that was succeeded, and only tells who comes where the master is."""
+
+    @property
+    def mastership(self) -> Mastership:
+        return Mastership(0, self.id) if self.candidacy is None else self.candidacy.master
 
 
-async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | None:
-    """Serve one job until it has ended and its nodes have gone; its outcome.
+async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Address | None:
+    """Serve one job until it has ended and its nodes have gone; its outcome, or where another master has taken over.
 
-    A master that is `tied` ends with its standard input too.
+    A master that is `tied` ends with its standard input too; until then it tells who comes where the other one is.
     """
     journal = Journal(Path(settings.journal))
     try:
-        driver = Driver.restore(
-            lambda now: Job(settings.rules, now=now, sole_nonce=settings.sole_nonce), journal=journal
-        )
+        candidacy = settings.candidacy
+        elapsed_s = 0.0 if candidacy is None else candidacy.will.elapsed_s
+        driver = Driver.restore(lambda now: _make_job(settings, now=now), journal=journal, elapsed_s=elapsed_s)
+        if settings.successor is not None:
+            driver.give_way(settings.successor)
+        is_new = driver.job.world is None and settings.successor is None
+        ballot = Ballot(candidacy) if candidacy is not None and is_new else None
         listener = socket.socket(fileno=settings.listen_fd)
         listener.setblocking(False)
-        app = make_app(driver, token=settings.token, tls=settings.tls)
+        app = make_app(driver, ballot=ballot, token=settings.token, tls=settings.tls)
         orphaned = asyncio.Event()
         loop = asyncio.get_running_loop()
         if tied:
             loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
-        async with listening(app, listener, tls=settings.tls), asyncio.TaskGroup() as tasks:
-            driving = tasks.create_task(driver.run())
-            ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
-            alone = tasks.create_task(orphaned.wait())
-            await asyncio.wait({ended, alone}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (driving, ended, alone):
-                task.cancel()
-        return driver.job.outcome
+        async with listening(app, listener, tls=settings.tls):
+            if ballot is not None:
+                driver.inherit(await ballot.decide())
+            async with asyncio.TaskGroup() as tasks:
+                serving = [tasks.create_task(driver.run())]
+                if candidacy is not None:
+                    telling = tell_predecessors(candidacy, settings.rules.job_id, settings.token, settings.client_tls)
+                    serving.append(tasks.create_task(telling))
+                ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
+                alone = tasks.create_task(orphaned.wait())
+                moved = tasks.create_task(driver.moved.wait())
+                await asyncio.wait({ended, alone, moved}, return_when=asyncio.FIRST_COMPLETED)
+                for task in serving:
+                    task.cancel()
+                await driver.wake_readers()
+                if tied and driver.successor is not None:
+                    await alone
+                for waiting in (ended, alone, moved):
+                    waiting.cancel()
+        return driver.job.outcome or (driver.successor.address if driver.successor is not None else None)
     finally:
         journal.close()
+
+
+def _make_job(settings: MasterSettings, *, now: float) -> Job:
+    return Job(settings.rules, now=now, sole_nonce=settings.sole_nonce, master=settings.mastership, host=settings.host)
 
 
 def main() -> int:
@@ -85,6 +121,9 @@ def main() -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(settings))
+    except NotElected as error:
+        # Its node goes on looking for a master, and says so if that takes long.
+        return error.exit_code
     except HoldfastError as error:
         sys.stderr.write(f"holdfast master: {error}\n")
         return error.exit_code

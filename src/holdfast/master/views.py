@@ -24,6 +24,7 @@ def job_view(job: Job, *, elapsed_s: float) -> dict[str, Any]:
             name: {
                 "host": member.registered.host,
                 "pid": member.registered.pid,
+                "pid_space": member.registered.pid_space,
                 "num_workers": member.registered.num_workers,
                 "status": msgspec.to_builtins(member.status),
             }

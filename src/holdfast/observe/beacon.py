@@ -1,7 +1,8 @@
 """How far a worker is, in shared memory: written with one store per phase, read by the agent, no messages.
 
 Layout (little endian, one page per worker): generation, step, phase, when the phase began in nanoseconds of the
-machine's monotonic clock, and how long it may take in seconds, or 0 where the pace of the steps decides.
+machine's monotonic clock, and how long it may take in seconds, or 0 where the pace of the steps decides. Behind it, as
+of the last step that was committed: how many were, and what they have cost in nanoseconds of each kind.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 
 RECORD = struct.Struct("<qqqqd")
+COSTS = struct.Struct("<qqqqq")
 
 STACK_SIGNAL = signal.SIGRTMIN + 9
 """Makes a worker write its Python stack to its crash file, whatever it is doing."""
@@ -34,6 +36,23 @@ class Phase(IntEnum):
     """Waiting for the other ranks of a new world."""
     STEPPING = 4
     """A script without the SDK: its optimizers make steps, and more is not known."""
+
+
+class Cost(IntEnum):
+    """What the time of a step goes to."""
+
+    COMPUTE = 0
+    DATA = 1
+    OUTSIDE = 2
+    """Between two steps."""
+    WAIT = 3
+    """In collectives."""
+    NOTHING = 4
+    """Joining a world, saving a checkpoint, evaluating: not what every step costs."""
+
+
+COST_OF = {Phase.OUTSIDE: Cost.OUTSIDE, Phase.WORKING: Cost.COMPUTE, Phase.STEPPING: Cost.NOTHING}
+"""Of phases that have no limit of their own; whatever else is shown costs nothing."""
 
 
 def _nothing() -> None:
@@ -53,6 +72,10 @@ class Sample:
     phase: Phase
     since_s: float
     limit_s: float | None
+    num_steps: int
+    """That were committed."""
+    costs_s: tuple[float, float, float, float]
+    """What these have cost, by kind."""
 
 
 class Beacon:
@@ -63,24 +86,57 @@ class Beacon:
         self.generation = 0
         self.step = 0
         self._phase, self._since_ns, self._limit_s = Phase.OUTSIDE, 0, 0.0
+        self._cost, self._cost_since_ns = Cost.NOTHING, time.monotonic_ns()
+        self._costs_ns = [0] * len(Cost)
+        self._num_steps = 0
         if path is not None:
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(fd, RECORD.size)
-            self._map = mmap.mmap(fd, RECORD.size)
+            size = RECORD.size + COSTS.size
+            os.ftruncate(fd, size)
+            self._map = mmap.mmap(fd, size)
             os.close(fd)
 
-    def show(self, phase: Phase, *, limit_s: float = 0.0) -> None:
+    def show(self, phase: Phase, *, limit_s: float = 0.0, cost: Cost | None = None) -> None:
         self._phase, self._since_ns, self._limit_s = phase, time.monotonic_ns(), limit_s
+        if cost is None:
+            cost = Cost.NOTHING if limit_s else COST_OF.get(phase, Cost.NOTHING)
+        self._charge(cost, self._since_ns)
         self._write(phase, self._since_ns, limit_s)
+
+    def end_step(self) -> None:
+        """A step is committed: from now on what it has cost can be seen."""
+        self._charge(self._cost, time.monotonic_ns())
+        self._num_steps += 1
+        if self._map is not None:
+            COSTS.pack_into(self._map, RECORD.size, self._num_steps, *self._costs_ns[: Cost.NOTHING])
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Data is being loaded: no other phase, but another cost."""
+        before = self._cost
+        self._charge(Cost.DATA, time.monotonic_ns())
+        try:
+            yield
+        finally:
+            self._charge(before, time.monotonic_ns())
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """A wait for other ranks; afterwards the phase goes on, anew unless it has a limit of its own."""
-        self._write(Phase.WAITING, time.monotonic_ns(), 0.0)
+        before, began_ns = self._cost, time.monotonic_ns()
+        self._charge(Cost.NOTHING if before is Cost.NOTHING else Cost.WAIT, began_ns)
+        self._write(Phase.WAITING, began_ns, 0.0)
         try:
             yield
         finally:
-            self._write(self._phase, self._since_ns if self._limit_s else time.monotonic_ns(), self._limit_s)
+            ended_ns = time.monotonic_ns()
+            self._charge(before, ended_ns)
+            self._write(self._phase, self._since_ns if self._limit_s else ended_ns, self._limit_s)
+
+    def _charge(self, cost: Cost, now_ns: int) -> None:
+        """The time since the last change was one cost; from now on it is another."""
+        self._costs_ns[self._cost] += now_ns - self._cost_since_ns
+        self._cost, self._cost_since_ns = cost, now_ns
 
     def _write(self, phase: Phase, since_ns: int, limit_s: float) -> None:
         if self._map is not None:
@@ -93,9 +149,12 @@ def read(path: Path) -> Sample | None:
         data = path.read_bytes()
     except OSError:
         return None
-    if len(data) < RECORD.size:
+    if len(data) < RECORD.size + COSTS.size:
         return None
     generation, step, phase, since_ns, limit_s = RECORD.unpack_from(data)
     if since_ns == 0:
         return None
-    return Sample(generation, step, Phase(phase), since_ns / 1e9, limit_s or None)
+    num_steps, *costs_ns = COSTS.unpack_from(data, RECORD.size)
+    compute, loading, outside, wait = (cost / 1e9 for cost in costs_ns)
+    costs_s = (compute, loading, outside, wait)
+    return Sample(generation, step, Phase(phase), since_ns / 1e9, limit_s or None, num_steps, costs_s)

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.fleet.story import Record as FleetRecord
 from holdfast.core.story import Record
 
 
-def make_entry(record: Record, *, seq: int, elapsed_s: float, wall: float) -> dict[str, Any]:
+def make_entry(record: Record | FleetRecord, *, seq: int, elapsed_s: float, wall: float) -> dict[str, Any]:
     """`record` as JSON-ready data; the record's own fields lie beside the common ones."""
     return {
         "seq": seq,

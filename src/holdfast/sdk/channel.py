@@ -5,7 +5,6 @@ It sleeps in `recv` until a world ends.
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Protocol
 
 from holdfast.errors import JobError
 from holdfast.wire.sockets import bindable
-from holdfast.wire.worker import Attach, Join, Message, frame, read_from_agent
+from holdfast.wire.worker import Attach, Join, Message, Notice, frame, read_from_agent
 
 
 class Line(Protocol):
@@ -33,11 +32,17 @@ class Line(Protocol):
 class Channel:
     """Where a worker hears of new worlds and says what its agent must know."""
 
-    def __init__(self, path: str, *, interrupt: Callable[[], None]) -> None:
+    def __init__(
+        self, path: str, *, interrupt: Callable[[], None], notice: Callable[[float], None], heed: Callable[[], None]
+    ) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with bindable(Path(path)) as name:
             self._socket.connect(name)
         self._interrupt = interrupt
+        self._notice = notice
+        self._heed = heed
+        """Called where a world is waited for, in the thread that waits."""
+        self._is_noticed = False
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._join: Join | None = None
@@ -46,7 +51,7 @@ class Channel:
         self._gone = False
         self._thread = threading.Thread(target=self._listen, name="holdfast", daemon=True)
         self._thread.start()
-        self.send(Attach(os.getpid()))
+        self.send(Attach())
 
     def send(self, message: Message) -> None:
         try:
@@ -60,19 +65,35 @@ class Channel:
 
     def wait_above(self, generation: int, *, timeout_s: float | None) -> Join:
         """The newest world above `generation`; raises when none comes in time or the agent is gone."""
-        with self._changed:
-            arrived = self._changed.wait_for(
-                lambda: self._gone or (self._join is not None and self._join.generation > generation), timeout_s
-            )
+        arrived = self._wait(generation, timeout_s)
+        while self._is_noticed:
+            self._is_noticed = False
+            self._heed()
+            arrived = self._wait(generation, timeout_s)
         join = self._join
         if join is not None and join.generation > generation:
             return join
         reason = "the agent of this node is gone" if self._gone else f"no new world within {timeout_s:g} s"
         raise JobError(reason if not arrived or self._gone else "no new world")
 
+    def _wait(self, generation: int, timeout_s: float | None) -> bool:
+        """Until there is a world above, a notice or nobody there; False if none of it came in time."""
+
+        def is_over() -> bool:
+            return self._gone or self._is_noticed or (self._join is not None and self._join.generation > generation)
+
+        with self._changed:
+            return self._changed.wait_for(is_over, timeout_s)
+
     def _listen(self) -> None:
         while True:
             message = read_from_agent(self._socket)
+            if isinstance(message, Notice):
+                self._notice(message.patience_s)
+                with self._changed:
+                    self._is_noticed = True
+                    self._changed.notify_all()
+                continue
             with self._changed:
                 if message is None:
                     self._gone = True

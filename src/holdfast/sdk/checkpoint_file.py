@@ -27,7 +27,7 @@ LENGTH = struct.Struct("!Q")
 DIGEST_BYTES = 32
 BLOCK_BYTES = 1 << 20
 UNFINISHED = "unfinished"
-"""One name for all: what a killed process leaves is overwritten by the next."""
+"""One name for all that a writer writes: what it leaves if it is killed is overwritten by the next."""
 
 HOST = torch.device("cpu")
 
@@ -45,11 +45,11 @@ class Header(msgspec.Struct, frozen=True):
     shapes: list[tuple[str, list[int]]]
 
 
-def write(path: Path, state: Any, *, step: int, num_ranks: int) -> None:  # noqa: ANN401  any nested state
-    """Write the file whole, or raise `OSError` and leave none."""
+def write(path: Path, state: Any, *, step: int, num_ranks: int, writer: int = 0) -> None:  # noqa: ANN401  any nested state
+    """Write the file whole, or raise `OSError` and leave none. Those who write at a time need numbers of their own."""
     skeleton, tensors = tree.pack(state, name="state")
     header = msgspec.msgpack.encode(Header(step, num_ranks, skeleton, tree.shapes(tensors)))
-    unfinished = path.with_name(UNFINISHED)
+    unfinished = path.with_name(f"{UNFINISHED}_{writer}" if writer else UNFINISHED)
     try:
         with open(unfinished, "wb") as file:
             digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -70,6 +70,12 @@ def write(path: Path, state: Any, *, step: int, num_ranks: int) -> None:  # noqa
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def peek(path: Path) -> Header:
+    """The header of a file, whatever its content is; raises `Damaged` or `OSError`."""
+    with _open(path) as source:
+        return source.header()
 
 
 def check(path: Path, *, step: int) -> Header:

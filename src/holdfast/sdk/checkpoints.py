@@ -1,7 +1,8 @@
 """Checkpoints: when to save, which to keep, and which of them a job that has lost every process goes on from.
 
 Each rank saves its own. What counts is the newest step that every rank has whole; what only some of them have is kept
-aside. While any process holds the state, nobody looks at the disk.
+aside. A dump is a copy for all: it counts wherever one rank finds it. While any process holds the state, nobody looks
+at the disk.
 """
 
 from __future__ import annotations
@@ -32,10 +33,23 @@ Offer = Mapping[int, int]
 def missing(offers: Sequence[Offer], step: int) -> list[int]:
     """Ranks that ought to have a step that others have: those that saved it, unless they have nothing at all.
 
-    A rank that the world did not have then, or whose disk is new, takes the state from a peer.
+    A rank that the world did not have then, or whose disk is new, takes the state from a peer. What one rank has saved
+    for all is missed by nobody: who was the first then need not be it now.
     """
-    num_ranks = min(offer[step] for offer in offers if step in offer)
+    num_ranks = _num_savers(offers, step)
+    if num_ranks == 1:
+        return []
     return [rank for rank, offer in enumerate(offers[:num_ranks]) if offer and step not in offer]
+
+
+def holders(offers: Sequence[Offer], step: int) -> list[int]:
+    """Ranks that have a step from the same world; one that has it from another takes it from them all the same."""
+    num_ranks = _num_savers(offers, step)
+    return [rank for rank, offer in enumerate(offers) if offer.get(step) == num_ranks]
+
+
+def _num_savers(offers: Sequence[Offer], step: int) -> int:
+    return min(offer[step] for offer in offers if step in offer)
 
 
 def newest_common(offers: Sequence[Offer]) -> int | None:
@@ -59,6 +73,10 @@ class Checkpoints:
         self._protected = protected
         self._newest = 0
         """The step that was last saved or restored here, or could not be saved."""
+        self._whole: dict[int, Path] = {}
+        """What this rank has offered."""
+        self.verdict = ""
+        """What the job goes on from, in words; on rank 0, once it has looked."""
 
     # --- while training -----------------------------------------------------------------------------------------
 
@@ -67,24 +85,37 @@ class Checkpoints:
 
     def save(self, step: int, *, rank: int, num_ranks: int) -> bool:
         """Save the state, which is that of `step` committed steps; if that fails, say so and let the training go on."""
-        self._newest = step
-        home = self._home(rank)
         try:
-            _make(home)
-            path = home / f"step_{step:08}"
-            checkpoint_file.write(path, self._protected.whole(), step=step, num_ranks=num_ranks)
-            files = self._files(rank)
-            for old in sorted(files)[: -self._keep]:
-                files[old].unlink()
+            self._write(step, rank=rank, num_ranks=num_ranks)
         except OSError as error:
+            home = self._home(rank)
             _say(f"rank {rank}: no checkpoint of step {step} in {home}: {error}; training goes on without it")
             return False
         return True
 
-    def dump(self, step: int) -> None:
-        """Save the state for all ranks: whoever is rank 0 has it, and that is enough."""
-        if step > 0 and self.save(step, rank=0, num_ranks=1):
-            _say(f"step {step} is saved in {self._home(0)}")
+    def dump(self, step: int, *, rank: int) -> str:
+        """Save the state for all ranks: whoever finds it has it, and that is enough. If that fails, returns why.
+
+        Several ranks may do so at a time.
+        """
+        if step == 0:
+            return "no step is committed yet"
+        try:
+            self._write(step, rank=0, num_ranks=1, writer=rank)
+        except OSError as error:
+            return f"{self._home(0)}: {error}"
+        _say(f"step {step} is saved in {self._home(0)}")
+        return ""
+
+    def _write(self, step: int, *, rank: int, num_ranks: int, writer: int = 0) -> None:
+        self._newest = step
+        home = self._home(rank)
+        _make(home)
+        path, state = home / f"step_{step:08}", self._protected.whole()
+        checkpoint_file.write(path, state, step=step, num_ranks=num_ranks, writer=writer)
+        files = self._files(rank)
+        for old in sorted(files)[: -self._keep]:
+            files[old].unlink(missing_ok=True)
 
     # --- when a job begins --------------------------------------------------------------------------------------
 
@@ -97,23 +128,34 @@ class Checkpoints:
             with tempfile.TemporaryFile(dir=home):
                 pass
         whole: dict[int, int] = {}
-        for step, path in sorted(self._files(rank).items()):
+        for step, path in chain(sorted(self._files(rank).items()), self._find_dumps(rank)):
             try:
                 whole[step] = checkpoint_file.check(path, step=step).num_ranks
             except (Damaged, OSError) as error:
                 _say(f"rank {rank}: {path} is not used: {error}")
+            else:
+                self._whole[step] = path
         return whole
+
+    def _find_dumps(self, rank: int) -> Iterator[tuple[int, Path]]:
+        """What a first rank has saved for all on this disk: there may be another first one now, on another disk."""
+        for step, path in sorted(self._files(0).items()) if rank else ():
+            # What it has saved as one of many, and what is damaged, is its own affair.
+            with contextlib.suppress(Damaged, OSError):
+                if checkpoint_file.peek(path).num_ranks == 1:
+                    yield step, path
 
     def resume(self, offers: Sequence[Offer], *, rank: int, first: int) -> int | None:
         """The step to go on from, which is restored here if this rank has it; None to begin at `first`."""
         step, files = newest_common(offers), self._files(rank)
         with _demanding(self._home(rank)):
             _set_aside([files[old] for old in files if old not in offers[rank] or old > (step or 0)])
-        if step is not None and step in offers[rank]:
-            self._restore(files[step], step)
+        if step is not None and rank in holders(offers, step):
+            self._restore(self._whole[step], step)
             self._newest = step
         if rank == 0:
-            _say(_verdict(offers, step, first=first, directory=self._directory))
+            self.verdict = _verdict(offers, step, first=first, directory=self._directory)
+            _say(self.verdict)
         return step
 
     def unusable_on(self, rank: int) -> SpecError:
@@ -132,7 +174,7 @@ class Checkpoints:
         return self._directory / f"rank_{rank}"
 
     def _files(self, rank: int) -> dict[int, Path]:
-        found = ((NAME.fullmatch(path.name), path) for path in self._home(rank).iterdir())
+        found = ((NAME.fullmatch(path.name), path) for path in self._home(rank).glob("step_*"))
         return {int(match[1]): path for match, path in found if match}
 
 

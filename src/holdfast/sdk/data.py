@@ -6,6 +6,7 @@ again; a prefetched batch is kept unless rank or world size changed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,17 +53,11 @@ class Data:
         self._iterator: Iterator[Any] | None = None
         self._expected: tuple[int, int, int] | None = None
         self._last: tuple[int, int, int] | None = None
+        self._place: tuple[int, int] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
         return self.size // self.global_batch if self._drop_last else -(-self.size // self.global_batch)
-
-    def check_world(self, size: int) -> None:
-        """Refuse a world in which a rank would have no sample at some step."""
-        smallest = min(self._num_samples(0), self._num_samples(self.steps_per_epoch - 1))
-        if smallest < size:
-            few = f"a step of each epoch has {smallest} samples for {size} ranks"
-            raise SpecError("data(global_batch=)", self.global_batch, f"{few}; choose another, or drop_last=True")
 
     def epoch_of(self, step: int) -> int:
         return step // self.steps_per_epoch
@@ -80,9 +75,20 @@ class Data:
         first, last = self._part(step, rank, size)
         return (last - first) / self._num_samples(step)
 
+    def piece_sizes(self, step: int, *, rank: int, size: int) -> list[int]:
+        """How many samples each of this rank's micro-batches has."""
+        first, last = self._part(step, rank, size)
+        return cut(last - first or 1, self.micro_batch)
+
+    def ids_to_read(self, step: int, *, rank: int, size: int) -> list[int]:
+        """This rank's part; where it has none, a sample of the first rank, which does not count here.
+
+        So it does all that the others do, and none waits for another in vain.
+        """
+        return self.local_ids(step, rank=rank, size=size) or self.local_ids(step, rank=0, size=size)[:1]
+
     def _part(self, step: int, rank: int, size: int) -> tuple[int, int]:
-        num_samples = self._num_samples(step)
-        return num_samples * rank // size, num_samples * (rank + 1) // size
+        return deal(self._num_samples(step), rank=rank, size=size)
 
     def _num_samples(self, step: int) -> int:
         batch = step % self.steps_per_epoch
@@ -92,10 +98,25 @@ class Data:
         """This rank's micro-batches of a step; read again when it is run again, as it may have changed them."""
         key = (step, rank, size)
         if self._last == key:
-            return self._fetch(step, self.local_ids(step, rank=rank, size=size))
+            return self._fetch(step, self.ids_to_read(step, rank=rank, size=size))
+        self._take_place(step, rank, size)
         batches = self._load(key)
         self._last = key
         return batches
+
+    def _take_place(self, step: int, rank: int, size: int) -> None:
+        """Say where this rank goes on if it comes into the middle, or if samples are dealt to more or fewer ranks."""
+        smallest = min(self._num_samples(0), self._num_samples(self.steps_per_epoch - 1))
+        if self._place != (rank, size) and rank == 0 and smallest < size:
+            few = f"a step of each epoch has {smallest} samples for {size} ranks"
+            sys.stderr.write(f"holdfast: data(global_batch=): {few}: the others add nothing to it\n")
+        if self._place != (rank, size) and step:
+            epoch, batch = divmod(step, self.steps_per_epoch)
+            completed = batch * self.global_batch
+            left = -(-(self.size - completed) // size)
+            sys.stderr.write(f"Load epoch = {epoch}, completed num = {completed}, num_samples = {left}\n")
+            sys.stderr.flush()
+        self._place = (rank, size)
 
     # --- loading ------------------------------------------------------------------------------------------------
 
@@ -111,7 +132,7 @@ class Data:
     def _load(self, key: tuple[int, int, int]) -> list[Any]:
         step, rank, size = key
         if self._num_workers == 0:
-            return self._fetch(step, self.local_ids(step, rank=rank, size=size))
+            return self._fetch(step, self.ids_to_read(step, rank=rank, size=size))
         if self._iterator is None or self._expected != key:
             self._iterator = iter(self._loader(step, rank, size))
         self._expected = (step + 1, rank, size)
@@ -131,6 +152,19 @@ class Data:
         )
 
 
+def deal(count: int, *, rank: int, size: int) -> tuple[int, int]:
+    """From which to which of so many samples a rank has; where they are fewer than ranks, the first have one each."""
+    if count < size:
+        return min(rank, count), min(rank + 1, count)
+    return count * rank // size, count * (rank + 1) // size
+
+
+def cut(count: int, width: int | None) -> list[int]:
+    """The sizes of pieces of so many samples: all of `width`, but for the last."""
+    width = width or count or 1
+    return [min(width, count - at) for at in range(0, count, width)]
+
+
 class _Steps:
     """An endless sampler: the ids of one step after the other."""
 
@@ -140,7 +174,7 @@ class _Steps:
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         step = self._step
         while True:
-            yield self._data.epoch_of(step), self._data.local_ids(step, rank=self._rank, size=self._size)
+            yield self._data.epoch_of(step), self._data.ids_to_read(step, rank=self._rank, size=self._size)
             step += 1
 
 

@@ -6,12 +6,11 @@ them has committed. Nobody has to be asked, so the master is not in the way of a
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -19,20 +18,18 @@ from holdfast.core.ids import Address
 from holdfast.errors import SpecError
 from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Line
-from holdfast.sdk.checkpoints import Checkpoints, Offer
+from holdfast.sdk.checkpoints import Checkpoints, Offer, holders
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
 from holdfast.sdk.subgroups import Subgroups
 from holdfast.sdk.waits import watch_main_thread
-from holdfast.wire.worker import AtLoop, Committed, Faulted, Join, Raised, Stranded, Stuck
+from holdfast.wire import threads
+from holdfast.wire.worker import AtLoop, Committed, Faulted, Heeded, Join, Raised, Resumed, Stranded, Stuck
 
 LEAVE_S = 1.0
-"""For a group to end with its process; one that does not is left to the kernel."""
+"""For all groups to end before their process; what does not is left to the kernel."""
 GROUP_TIMEOUT_S = 1800.0
 """What torch.distributed takes too; a world that changed ends every wait long before."""
-VERDICT_TIMEOUT_S = 120.0
-"""From a fault reported by this rank to a new world; on expiry the fault is raised as the script's own."""
-
 DUMPED_S = 900.0
 """For those who have saved their state to be stopped; on expiry they end by an error."""
 
@@ -64,6 +61,8 @@ class View:
     """The step it is at, whatever its state; in a world where all are new, the first one's counts."""
     num_saved: int
     """Checkpoints that it has whole, or one of the numbers below."""
+    new: int
+    """1 if it has never agreed with anybody on a state."""
 
 
 class Membership:
@@ -75,7 +74,7 @@ class Membership:
         protected: Protected,
         beacon: Beacon,
         *,
-        backend: str,
+        find_gpu: Callable[[int], str],
         subgroups: Subgroups,
         launched_at: float,
     ) -> None:
@@ -90,11 +89,13 @@ class Membership:
         self._channel = channel
         self._protected = protected
         self._beacon = beacon
-        self._backend = backend
+        self._find_gpu = find_gpu
+        """Names the GPU of this process, given its local rank in the world that it is about to join."""
         self._subgroups = subgroups
         self._group: Group | None = None
         self._announced = 0
         self._agreed = False
+        self._is_new = True
         self._damaged: tuple[str, ...] = ()
         """The only tensors of no use, where that is known."""
         self._entered_at = 0.0
@@ -110,13 +111,26 @@ class Membership:
 
     def sever(self) -> None:
         """A new world exists, so every wait on the old one is over. Called from the channel's thread."""
+        # Looked at once: the main thread may have left it for the new one meanwhile.
+        group, newest = self._group, self._channel.newest()
+        if group is not None and newest is not None and newest.generation > group.generation:
+            self._cut(group)
+
+    def cut(self) -> None:
+        """End every wait on this world. Called from another thread."""
         group = self._group
-        if group is not None and self.is_outdated():
-            group.sever()
-            watch_main_thread(
-                while_=lambda: group is self._group and group.is_built,
-                report=lambda stack: self._channel.send(Stuck(group.generation, stack)),
-            )
+        if group is not None:
+            self._cut(group)
+
+    def _cut(self, group: Group) -> None:
+        group.sever()
+        watch_main_thread(
+            while_=lambda: group is self._group and group.is_built,
+            report=lambda stack: self._channel.send(Stuck(group.generation, stack)),
+        )
+
+    def uses_nccl(self) -> bool:
+        return self._group is not None and self._group.uses_nccl()
 
     def is_cut(self) -> bool:
         return self._group is not None and self._group.is_cut()
@@ -166,28 +180,37 @@ class Membership:
                 return
 
     def report_fault(self, kind: str, error: str) -> None:
-        """Say that this rank cannot go on in this world, and wait for the next one."""
-        generation = self.generation
+        """Say that this rank cannot go on in this world, and wait for the next one.
+
+        If none comes for as long as the world's own rules have it, the fault is raised as the script's own.
+        """
+        generation, newest = self.generation, self._channel.newest()
+        assert newest is not None, "there is a world to fail in"
         self._channel.send(Faulted(generation, self.position.committed, kind, error))
         self._beacon.show(Phase.JOINING)
-        self._channel.wait_above(generation, timeout_s=VERDICT_TIMEOUT_S)
+        self._channel.wait_above(generation, timeout_s=newest.verdict_s)
 
-    def report_end(self, error: BaseException) -> None:
+    def report_end(self) -> None:
         """Say that this process is about to end by an exception, so that its peers' errors are understood."""
-        text = "".join(traceback.format_exception(error))
-        self._channel.send(Raised(self.position.committed, text))
+        self._channel.send(Raised())
 
-    def announce_commit(self, step: int) -> None:
+    def announce_commit(self) -> None:
         """Say so when the first step of a world is committed here: that closes the incident."""
         if self._announced == self.generation:
             return
         self._announced = self.generation
         rerun_ms = (time.monotonic() - self._entered_at) * 1000
-        self._channel.send(Committed(self.generation, step, {**self._timings, "rerun": rerun_ms}))
+        timings_ms = {**self._timings, "rerun": rerun_ms}
+        self._channel.send(Committed(self.generation, timings_ms, saves=self.checkpoints is not None))
+
+    def report_heeded(self) -> None:
+        """Say that what a notice asks for is done."""
+        self._channel.send(Heeded())
 
     def leave(self) -> None:
         if self._group is not None:
-            self._group.drop().join(LEAVE_S)
+            self._group.drop()
+        threads.await_all(within_s=LEAVE_S)
 
     def note_damage(self, names: Sequence[str]) -> None:
         """Parts of our state are of no use: these tensors, or everything where that cannot be said."""
@@ -203,6 +226,7 @@ class Membership:
             self._group.drop()
         self._beacon.generation = join.generation
         self._beacon.show(Phase.JOINING)
+        gpu = self._find_gpu(join.local_rank)
         self.rank, self.local_rank, self.size = join.rank, join.local_rank, join.size
         self._group = Group(
             generation=join.generation,
@@ -210,7 +234,7 @@ class Membership:
             size=join.size,
             store=Address(join.store_host, join.store_port),
             timeout_s=GROUP_TIMEOUT_S,
-            backend=self._backend,
+            gpu=gpu,
             subgroups=self._subgroups,
         )
         if self.is_outdated():
@@ -230,7 +254,9 @@ class Membership:
         mendable = here.committed if self._damaged else -1
         found = self._look_for_checkpoints(join)
         num_saved = UNASKED if found is None else REFUSED if isinstance(found, SpecError) else len(found)
-        mine = torch.tensor([usable, int(in_section), here.sections, mendable, here.committed, num_saved])
+        mine = torch.tensor(
+            [usable, int(in_section), here.sections, mendable, here.committed, num_saved, int(self._is_new)]
+        )
         everyone = [torch.empty_like(mine) for _ in range(join.size)]
         dist.all_gather(everyone, mine)
         views = [
@@ -240,6 +266,9 @@ class Membership:
         if best < 0 and any(view.num_saved != UNASKED for view in views):
             views = self._restore(views, found)
             best = max(view.committed for view in views)
+        if best < 0 and join.begins_anew and not join.fresh and all(view.new for view in views):
+            self._agree(msgspec.structs.replace(join, fresh=True), in_section=in_section)
+            return
         if best < 0 and not join.fresh:
             self._channel.send(Stranded(join.generation))
             raise RuntimeError("no rank holds a state to resume from")
@@ -256,18 +285,26 @@ class Membership:
         if here.committed < resumed:
             here.sections = 0
         self._follow([view for view in views if view.committed == best])
-        here.committed, here.usable, self._agreed = resumed, True, True
+        here.committed, here.usable, self._agreed, self._is_new = resumed, True, True, False
         self._entered_at = time.monotonic()
         self._timings["state"] = (self._entered_at - began) * 1000
 
     def _dump(self, join: Join) -> None:
         """Save what the ranks have agreed on, once, and be stopped."""
-        if join.rank == 0 and self.checkpoints is not None:
-            self.checkpoints.dump(self.position.committed)
-        elif join.rank == 0:
-            sys.stderr.write("holdfast: the last step is not saved: the script does not call run.checkpoint()\n")
-        self.announce_commit(self.position.committed)
+        trouble = self.save_for_all() if join.rank == 0 else ""
+        if trouble:
+            self.report_fault("saving", trouble)
+            return
+        self.announce_commit()
         self._channel.wait_above(join.generation, timeout_s=DUMPED_S)
+
+    def save_for_all(self) -> str:
+        """Save this rank's state so that whatever starts next goes on from it; if that fails, returns why."""
+        if self.checkpoints is None:
+            return "the script does not call run.checkpoint()"
+        if not self.position.usable:
+            return "the update had begun"
+        return self.checkpoints.dump(self.position.committed, rank=self.rank)
 
     def _look_for_checkpoints(self, join: Join) -> Offer | SpecError | None:
         """What this rank has saved, or why it cannot save; None where nobody is in need of it."""
@@ -290,10 +327,14 @@ class Membership:
         if isinstance(mine, SpecError) or refusing:
             raise self.checkpoints.unusable_on(refusing[0]) from (mine if isinstance(mine, SpecError) else None)
         offers = _exchange(mine, num_ranks=len(views), width=max(view.num_saved for view in views))
-        step = self.checkpoints.resume(offers, rank=self.rank, first=views[0].reached)
+        first = views[0].reached
+        step = self.checkpoints.resume(offers, rank=self.rank, first=first)
+        if self.rank == 0:
+            self._channel.send(Resumed(self.generation, first if step is None else step, self.checkpoints.verdict))
+        restored = holders(offers, step) if step is not None else []
         return [
-            replace(view, committed=step) if step is not None and step in offer else view
-            for view, offer in zip(views, offers, strict=True)
+            replace(view, committed=step) if step is not None and rank in restored else view
+            for rank, view in enumerate(views)
         ]
 
     def _take_state(self, source: int, *, mend: bool) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch.distributed as dist
-
-from holdfast.sdk import tree
+from holdfast.core.ids import Address
+from holdfast.sdk import stores, tree
 from holdfast.sdk.groups import Severed
 from holdfast.sdk.membership import Membership
-from holdfast.wire.worker import Join
 
 R = TypeVar("R")
 
@@ -28,7 +26,7 @@ class Once:
     def run(self, function: Callable[[], R], *, recover: Callable[[Exception, int], None]) -> R:
         while True:
             join = self._place.newest()
-            store = _store(join)
+            store = stores.connect(Address(join.store_host, join.store_port), timeout=STORE_TIMEOUT)
             if not join.fresh and store.check([self._key]):
                 result: R = tree.from_bytes(store.get(self._key))
                 return result
@@ -43,7 +41,3 @@ class Once:
                 recover(error, 0)
                 continue
             return result
-
-
-def _store(join: Join) -> Any:  # noqa: ANN401  torch does not export the type of its stores
-    return dist.TCPStore(join.store_host, join.store_port, is_master=False, timeout=STORE_TIMEOUT)  # type: ignore[attr-defined]

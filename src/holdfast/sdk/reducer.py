@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -64,7 +65,11 @@ class Bucket:
         """Take what autograd had no gradient for, and count what there is."""
         for parameter in tuple(self.waits_for):
             self.take(parameter, share=share)
-        self._counts.copy_(torch.tensor([parameter not in self._unused for parameter in self.parameters]))
+        if self._unused:
+            self._counts.copy_(torch.tensor([parameter not in self._unused for parameter in self.parameters]))
+        else:
+            # A copy to a device would wait for all that is queued there.
+            self._counts.fill_(1)
 
     def leave_out_unused(self) -> None:
         """What no rank has a gradient for gets none, as with one rank: an optimizer lets it be."""
@@ -80,6 +85,9 @@ class Bucket:
             if parameter.grad is None:
                 self._unused.add(parameter)
                 view.zero_()
+            elif share == 0.0:
+                # Not even what is no number counts.
+                view.zero_()
             else:
                 torch.mul(parameter.grad, share, out=view)
         parameter.grad = view
@@ -90,7 +98,12 @@ class DataParallel(nn.Module):
     """A model whose gradients are averaged over all ranks, or summed, when `backward()` returns."""
 
     def __init__(
-        self, module: nn.Module, *, loss: Literal["mean", "sum"] = "mean", check: Callable[[], None] = lambda: None
+        self,
+        module: nn.Module,
+        *,
+        loss: Literal["mean", "sum"] = "mean",
+        check: Callable[[], None] = lambda: None,
+        waiting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         super().__init__()
         if loss not in ("mean", "sum"):
@@ -99,8 +112,12 @@ class DataParallel(nn.Module):
         self.module = module
         self._check = check
         """Raises when the world of the collectives is over."""
+        self._waiting = waiting
+        """Entered while this rank waits for others."""
         self._share = 1.0
-        """This rank's part of the global batch: its gradients count for that much, if its loss is a mean."""
+        """This rank's part of the global batch, or that of a piece of its samples: for so much the gradient counts, if
+        the loss is a mean."""
+        self._is_idle = False
         self._buckets = [Bucket(parameters) for parameters in _split(module)]
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._buffers_of = LiveBuffers(module)
@@ -111,18 +128,41 @@ class DataParallel(nn.Module):
         self._works: list[Any] = []
         self._armed = False
         self._sync = True
+        self._has_accumulated = False
+        """Whether gradients of other pieces of this rank's samples are there, which count for `_share` too."""
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(self._note_gradient)  # type: ignore[no-untyped-call]
 
     def set_share(self, share: float) -> None:
-        """Say which part of the global batch this rank has."""
-        self._share = share if self._is_mean else 1.0
+        """Say which part of the global batch this rank has; with none, whatever it computes counts for nothing."""
+        self._share = share if self._is_mean else float(share > 0.0)
+        self._is_idle = share == 0.0
         self._weight = None
+        self._has_accumulated = False
+
+    def begin_piece(self, share: float) -> None:
+        """Say which part of the global batch the samples of the next backward pass are."""
+        if self._is_mean and self._weight is None:
+            self._count_for(share)
 
     def set_weight(self, weight: float) -> None:
-        """Say what this rank's loss is the mean over, where samples do not count alike."""
+        """Say what the loss of this rank, or of the next piece, is the mean over, where samples do not count alike."""
+        weight = 0.0 if self._is_idle else weight
+        before = self._weight.item() if self._weight is not None and self._has_accumulated else 0.0
+        self._count_for(weight)
         # In 64 bits, whatever the gradients are in: tokens are many.
-        self._share, self._weight = weight, torch.tensor(weight, dtype=torch.float64)
+        self._weight = torch.tensor(before + weight, dtype=torch.float64)
+
+    def _count_for(self, share: float) -> None:
+        """Let what is accumulated count for what it did, although it will be multiplied by another share."""
+        if self._has_accumulated and share != self._share:
+            self._scale(self._share / share)
+        self._share = share
+
+    def _scale(self, factor: float) -> None:
+        for parameter in self._bucket_of:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the module takes and gives
         return self.module(*args, **kwargs)
@@ -144,13 +184,19 @@ class DataParallel(nn.Module):
         for bucket in self._buckets:
             bucket.reset()
         self._next, self._works, self._armed, self._sync = 0, [], False, True
+        self._has_accumulated = False
 
     def _note_gradient(self, parameter: nn.Parameter) -> None:
-        if not self._sync or not dist.is_initialized():
+        if not self._sync:
+            self._has_accumulated = True
             return
+        has_group = dist.is_initialized()
         if not self._armed:
             self._armed = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
+            finish = self._finish if has_group else self._finish_alone
+            torch.autograd.Variable._execution_engine.queue_callback(finish)  # noqa: SLF001
+        if not has_group:
+            return
         self._bucket_of[parameter].take(parameter, share=self._share)
         # In one order on every rank, whatever order autograd takes: collectives are matched by order.
         while self._next < len(self._buckets) and not self._buckets[self._next].waits_for:
@@ -169,11 +215,13 @@ class DataParallel(nn.Module):
         packed = self._send_buffers()
         if self._weight is not None:
             self._works.append(dist.all_reduce(self._weight, async_op=True))
+        # Work for a device is only queued. What this rank has yet to compute is no wait for others...
+        self._synchronize()
         for work in self._works:
             work.wait()
-        for device in self._devices:
-            # Work for a device is only queued: an update must not be, before what it depends on is there.
-            torch.cuda.current_stream(device).synchronize()
+        # ...and an update must not be queued before what it depends on is there.
+        with self._waiting() if self._devices else contextlib.nullcontext():
+            self._synchronize()
         self._check()
         for bucket in self._buckets:
             if self._weight is not None:
@@ -182,6 +230,17 @@ class DataParallel(nn.Module):
         if packed is not None:
             self._take_buffers(packed)
         self.reset()
+
+    def _finish_alone(self) -> None:
+        """The end of the backward pass where there are no other ranks."""
+        factor = self._share / (1.0 if self._weight is None else self._weight.item())
+        if factor != 1.0:
+            self._scale(factor)
+        self.reset()
+
+    def _synchronize(self) -> None:
+        for device in self._devices:
+            torch.cuda.current_stream(device).synchronize()
 
     def _send_buffers(self) -> torch.Tensor | None:
         buffers = self._buffers_of.tensors()

@@ -11,6 +11,8 @@ import contextlib
 import functools
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -23,17 +25,19 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from holdfast import faults
 from holdfast.errors import JobError, SpecError
 from holdfast.observe import beacon
-from holdfast.observe.beacon import Beacon, Phase
+from holdfast.observe.beacon import Beacon, Cost, Phase
 from holdfast.sdk.allocation import keep_freed_memory
 from holdfast.sdk.channel import Channel, Line
 from holdfast.sdk.checkpoints import Checkpoints
 from holdfast.sdk.data import Data
-from holdfast.sdk.groups import Severed, choose_backend
+from holdfast.sdk.groups import Severed, gpu_of
 from holdfast.sdk.membership import Membership
 from holdfast.sdk.once import Once
+from holdfast.sdk.ordered import Ordered
 from holdfast.sdk.reducer import DataParallel
 from holdfast.sdk.seeds import derive, seed_all
 from holdfast.sdk.state import Protected
+from holdfast.sdk.step import Step
 from holdfast.sdk.stream import Stream
 from holdfast.sdk.subgroups import Subgroups
 from holdfast.sdk.unguarded import calling_line, explain_failures, is_communication
@@ -43,36 +47,8 @@ from holdfast.spec.worker import WorkerSpec
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-class Step:
-    """One optimizer update."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self._run = run
-        self.number = number
-
-    @property
-    def epoch(self) -> int:
-        return self._run.epoch_of(self.number)
-
-    def batch(self) -> Any:  # noqa: ANN401  whatever the dataset holds
-        """This rank's samples of the step, collated."""
-        batches = self._run.local_batches(self.number)
-        if len(batches) != 1:
-            raise SpecError("step.batch()", f"{len(batches)} micro-batches", "use step.micro_batches()")
-        return batches[0]
-
-    def weigh(self, weight: float) -> None:
-        """Say what this rank's loss is the mean over, such as its tokens; call it before `backward`, on every rank."""
-        self._run.weigh(weight)
-
-    def micro_batches(self) -> Iterator[Any]:
-        """This rank's micro-batches; gradients are averaged in the backward pass of the last one."""
-        batches = self._run.local_batches(self.number)
-        for batch in batches[:-1]:
-            with self._run.without_averaging():
-                yield batch
-        yield from batches[-1:]
+SIGNAL_S = 1.0
+"""For the signal to come that stops a process which has saved its state; one that lives on after that trains on."""
 
 
 class Run:
@@ -90,6 +66,7 @@ class Run:
         self._stop_reason = ""
         self._last_fault: tuple[int, str] | None = None
         self._beacon = Beacon(spec.beacon)
+        self._ordered = Ordered(spec.beacon)
         if spec.may_tune_allocator:
             keep_freed_memory()
         self._place: Membership | None = None
@@ -99,27 +76,32 @@ class Run:
         self._is_guarded = False
         self._has_entered = False
         self._has_warned = False
+        self._is_looping = False
+        self._is_noticed = False
+        """This node is about to stop, and the state may be lost with it."""
         self._is_updating = False
         """From the first update of a parameter to the commit."""
         if spec.agent is not None:
             agent = spec.agent
-            connect = lambda interrupt: Channel(agent, interrupt=interrupt)  # noqa: E731
+            connect = lambda interrupt: Channel(  # noqa: E731
+                agent, interrupt=interrupt, notice=self._note_notice, heed=self._heed_notice
+            )
         if connect is not None:
             channel = connect(self._interrupt)
             subgroups = Subgroups(may_be_asked=lambda: not self._is_guarded and not self._has_entered)
             subgroups.take_over()
-            backend = choose_backend(self.device, local_size=spec.local_world_size)
-            self._place = Membership(
+            self._place = place = Membership(
                 channel,
                 self._protected,
                 self._beacon,
-                backend=backend,
+                find_gpu=self._find_gpu,
                 subgroups=subgroups,
                 launched_at=spec.launched_at,
             )
             atexit.register(self._place.leave)
             explain_failures(lambda: self._is_guarded)
-            take_over_waits(self._beacon, note=self._note_wait, is_cut=self._place.is_cut, may_expire=backend == "gloo")
+            may_expire = lambda: not place.uses_nccl()  # noqa: E731
+            take_over_waits(self._beacon, note=self._note_wait, is_cut=place.is_cut, may_expire=may_expire)
             beacon.forget_steps()
 
     def meet(self) -> None:
@@ -193,7 +175,7 @@ class Run:
                 dataset, sampler=sampler, global_batch=global_batch, micro_batch=micro_batch, collate=collate
             )
             return self._data
-        data = Data(
+        self._data = Data(
             dataset,
             global_batch=global_batch,
             seed=seed,
@@ -204,13 +186,11 @@ class Run:
             prefetch=prefetch,
             collate=collate,
         )
-        data.check_world(self.world_size)
-        self._data = data
-        return data
+        return self._data
 
     def data_parallel(self, module: nn.Module, *, loss: Literal["mean", "sum"] = "mean") -> DataParallel:
         """`module` with gradients averaged over all ranks, or summed if the loss is a sum over samples."""
-        net = DataParallel(module, loss=loss, check=self._check_world)
+        net = DataParallel(module, loss=loss, check=self._check_world, waiting=self._beacon.waiting)
         self._nets.append(net)
         return net
 
@@ -247,6 +227,7 @@ class Run:
         limit = self._limit(total, epochs)
         number = self._committed = start
         is_first, self._has_entered = not self._has_entered, True
+        self._is_looping = True
         if self._place is not None:
             self._place.begin_at(start)
             with self._guard():
@@ -259,12 +240,16 @@ class Run:
             offers = [self._checkpoints.offer(0)]
             number = self._committed = self._checkpoints.resume(offers, rank=0, first=start) or start
         self._save_if_due()
-        while number < limit and not self._stop_reason:
-            yield Step(self, number)
-            number += 1
-        if self._place is not None:
-            # Whoever dies in the last step is replaced, and the newcomer needs the others.
-            self.section()(dist.barrier)()
+        try:
+            while number < limit and not self._stop_reason:
+                yield Step(self, number)
+                number += 1
+            if self._place is not None:
+                # Whoever dies in the last step is replaced, and the newcomer needs the others.
+                self.section()(dist.barrier)()
+        finally:
+            self._is_looping = False
+            self._heed_notice()
 
     def step(self, function: Callable[[Step], R]) -> Callable[[Step], R | None]:
         """Guard a function that makes one optimizer update.
@@ -275,9 +260,11 @@ class Run:
 
         @functools.wraps(function)
         def guarded(step: Step) -> R | None:
+            self._heed_notice()
             with self._guard():
                 result = self._until_committed(function, step)
             self._save_if_due()
+            self._heed_notice()
             return result
 
         return guarded
@@ -291,6 +278,7 @@ class Run:
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+                self._heed_notice()
                 with self._guard():
                     while True:
                         self._enter(in_section=True)
@@ -319,7 +307,19 @@ class Run:
     def local_batches(self, number: int) -> list[Any]:
         if self._data is None:
             raise SpecError("step.batch()", "no data", "call run.data(...) first")
-        return self._data.batches(number, rank=self.rank, size=self.world_size)
+        with self._beacon.loading():
+            return self._data.batches(number, rank=self.rank, size=self.world_size)
+
+    def piece_shares(self, number: int) -> list[float]:
+        """The part of the global batch that each of this rank's micro-batches is."""
+        assert self._data is not None, "there are micro-batches"
+        place = {"rank": self.rank, "size": self.world_size}
+        sizes, share = self._data.piece_sizes(number, **place), self._data.share(number, **place)
+        return [share * (size / sum(sizes)) for size in sizes]
+
+    def begin_piece(self, share: float) -> None:
+        for net in self._nets:
+            net.begin_piece(share)
 
     def weigh(self, weight: float) -> None:
         if not weight > 0:
@@ -369,6 +369,7 @@ class Run:
         for net in self._nets:
             net.set_share(share)
         seed_all(derive(self._seed, step.number, self.rank))
+        self._ordered.strike(step.number, self._protected)
         return function(step)
 
     def _commit(self, number: int) -> None:
@@ -378,14 +379,43 @@ class Run:
         if self._place is not None:
             position = self._place.position
             position.committed, position.sections, position.usable = number + 1, 0, True
-            self._place.announce_commit(number)
+            self._place.announce_commit()
+        self._beacon.end_step()
         self._beacon.show(Phase.OUTSIDE)
 
     def _save_if_due(self) -> None:
         """Also where the step came from a peer: every rank shall have the same checkpoints."""
         if self._checkpoints is not None and self._checkpoints.is_due(self._steps_done()):
-            self._beacon.show(Phase.OUTSIDE)
+            self._beacon.show(Phase.OUTSIDE, cost=Cost.NOTHING)
             self._checkpoints.save(self._steps_done(), rank=self.rank, num_ranks=self.world_size)
+            self._beacon.show(Phase.OUTSIDE)
+
+    def _note_notice(self, patience_s: float) -> None:
+        """Save the state at the next opportunity, if there will be one. Called from the channel's thread."""
+        self._is_noticed = self._checkpoints is not None
+        # After the flag: the loop may end at this moment, and looks at the flag then.
+        if self._place is not None and not (self._is_noticed and self._is_looping):
+            self._place.report_heeded()
+            return
+        timer = threading.Timer(patience_s, self._give_step_up)
+        timer.daemon = True
+        timer.start()
+
+    def _give_step_up(self) -> None:
+        """The peers may be gone: who waits for them waits no longer, and saves the step before."""
+        if self._is_noticed and self._place is not None:
+            self._place.cut()
+
+    def _heed_notice(self) -> None:
+        """If this node is about to stop, save what nobody else may have, and be stopped."""
+        if not self._is_noticed or self._place is None:
+            return
+        self._is_noticed = False
+        self._beacon.show(Phase.OUTSIDE, cost=Cost.NOTHING)
+        if trouble := self._place.save_for_all():
+            sys.stderr.write(f"holdfast: the last step is not saved: {trouble}\n")
+        self._place.report_heeded()
+        time.sleep(SIGNAL_S)
 
     def _recover(self, error: Exception, number: int) -> None:
         """Decide what an exception in a guarded function means; returns when a new world is known."""
@@ -399,7 +429,7 @@ class Run:
         kind = faults.kind_of(error)
         if kind is not None:
             if self._last_fault == (number, repr(error)):
-                place.report_end(error)
+                place.report_end()
                 raise error
             self._last_fault = (number, repr(error))
             if isinstance(error, faults.MemoryDamaged):
@@ -407,9 +437,10 @@ class Run:
         elif is_communication(error):
             kind = "communication"
         elif not interrupted:
-            place.report_end(error)
+            place.report_end()
             raise error
         self._protected.put_back()
+        self._heed_notice()
         if kind is None or place.is_outdated():
             return
         try:
@@ -446,7 +477,7 @@ class Run:
     def _end_section(self) -> None:
         if self._place is not None:
             self._place.position.sections += 1
-            self._place.announce_commit(self._steps_done() - 1)
+            self._place.announce_commit()
         self._protected.forget()
         self._beacon.show(Phase.OUTSIDE)
 
@@ -455,6 +486,12 @@ class Run:
             for net in self._nets:
                 net.reset()
             self._place.enter(in_section=in_section)
+
+    def _find_gpu(self, local_rank: int) -> str:
+        """Where nobody has launched this process, the first world tells its device: a script has seen none before."""
+        if self._spec.agent is None and self._place is not None and not self._place.generation:
+            self.device = _device(local_rank)
+        return gpu_of(self.device)
 
     def _interrupt(self) -> None:
         if self._place is not None:

@@ -82,9 +82,9 @@ class Protected:
 
     def has_all(self, names: Sequence[str]) -> bool:
         """Whether these are names of tensors; no name at all means everything, and that is not a tensor."""
-        return bool(names) and set(names) <= self._named().keys()
+        return bool(names) and set(names) <= self.tensors().keys()
 
-    def _named(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by the name given to `protect` and their own."""
         return {
             f"{name}.{key}": tensor.detach()
@@ -109,11 +109,11 @@ class Protected:
 
     def whole(self) -> dict[str, Any]:
         """Everything protected; its tensors are the live ones."""
-        return {"modules": self._named(), **self._states()}
+        return {"modules": self.tensors(), **self._states()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over what `whole` gave; raises what does not fit."""
-        mine, saved = self._named(), state["modules"]
+        mine, saved = self.tensors(), state["modules"]
         if differing := [name for name in mine.keys() | saved.keys() if _kind(mine, name) != _kind(saved, name)]:
             name = min(differing)
             raise ValueError(f"{name} is {_kind(mine, name)} here and {_kind(saved, name)} there")
@@ -136,14 +136,14 @@ class Protected:
     def send_named(self, rank: int) -> None:
         """Send the tensors that `rank` asks for."""
         names = msgspec.msgpack.decode(_receive_bytes(rank), type=list[str])
-        named = self._named()
+        named = self.tensors()
         for name in names:
             dist.send(_on_host(named[name]), rank)
 
     def receive_named(self, names: Sequence[str], rank: int) -> None:
         """Take these tensors from `rank`."""
         _send_bytes(msgspec.msgpack.encode(names), rank)
-        named = self._named()
+        named = self.tensors()
         for name in names:
             _receive_chunk([named[name]], rank)
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from holdfast.errors import SpecError
+from holdfast.sdk.data import cut, deal
 
 
 class Stream:
@@ -37,6 +38,7 @@ class Stream:
         self._micro_batch = micro_batch
         self._collate = collate
         self._iterator: Iterator[Any] | None = None
+        self._num_read = 0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -46,14 +48,20 @@ class Stream:
         return 0
 
     def share(self, step: int, *, rank: int, size: int) -> float:
-        return 1.0 / size
+        return self._count(rank, size) / self._global_batch
+
+    def piece_sizes(self, step: int, *, rank: int, size: int) -> list[int]:
+        """How many samples each of the micro-batches has that were read last."""
+        return cut(self._num_read, self._micro_batch)
 
     def batches(self, step: int, *, rank: int, size: int) -> list[Any]:
         """This rank's next micro-batches."""
-        count = self._global_batch * (rank + 1) // size - self._global_batch * rank // size
+        # A rank that has no part takes one all the same, and it does not count.
+        count = self._count(rank, size) or 1
         samples = self._take(count) or self._take(count)
         if not samples:
             raise SpecError("run.data()", type(self._source).__name__, f"it gives no samples at step {step}")
+        self._num_read = len(samples)
         width = self._micro_batch or count
         return [self._collate(samples[at : at + width]) for at in range(0, len(samples), width)]
 
@@ -64,6 +72,10 @@ class Stream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._source.load_state_dict(state)
         self._iterator = None
+
+    def _count(self, rank: int, size: int) -> int:
+        first, last = deal(self._global_batch, rank=rank, size=size)
+        return last - first
 
     def _take(self, count: int) -> list[Any]:
         if self._iterator is None:

@@ -64,11 +64,13 @@ class Subgroups:
             group.live = None
         return ended
 
-    def abort(self) -> None:
-        """End what waits on a device; what waits on the host is ended with its sockets."""
-        for group in self._groups:
-            if isinstance(group.live, dist.ProcessGroup) and "nccl" in dist.get_backend(group.live):
-                group.live._get_backend(torch.device("cuda")).abort()  # noqa: SLF001  torch has no public way
+    def on_devices(self) -> list[Any]:
+        """What has to be aborted to end a wait on a device; one on the host is ended with its sockets."""
+        return [
+            group.live._get_backend(torch.device("cuda"))  # noqa: SLF001  torch has no public way
+            for group in self._groups
+            if isinstance(group.live, dist.ProcessGroup) and "nccl" in dist.get_backend(group.live)
+        ]
 
     def _ask(self, ranks: list[int] | None = None, **options: Any) -> Subgroup:  # noqa: ANN401  as torch has it
         if not self._may_be_asked():

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from holdfast.core.faults import PEER_LOST_MARKS
+from holdfast.core.faults import says_misuse, says_peer_lost
 from holdfast.errors import UnguardedCollective
 from holdfast.sdk.groups import Severed
 from holdfast.sdk.subgroups import with_live_groups
@@ -25,7 +25,7 @@ COLLECTIVES = (
 
 def is_communication(error: BaseException) -> bool:
     text = str(error)
-    return isinstance(error, dist.DistError | Severed) or any(mark in text for mark in PEER_LOST_MARKS)
+    return says_peer_lost(text) or (isinstance(error, dist.DistError | Severed) and not says_misuse(text))
 
 
 def explain_failures(is_guarded: Callable[[], bool]) -> None:

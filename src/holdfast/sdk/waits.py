@@ -28,7 +28,9 @@ FREE_S = 0.5
 """A severed wait raises within milliseconds; one that is seen twice in the same place never will."""
 
 
-def take_over_waits(beacon: Beacon, *, note: Callable[[], None], is_cut: Callable[[], bool], may_expire: bool) -> None:
+def take_over_waits(
+    beacon: Beacon, *, note: Callable[[], None], is_cut: Callable[[], bool], may_expire: Callable[[], bool]
+) -> None:
     """From now on, whatever waits for a collective shows it, calls `note` first, and ends when the group is cut.
 
     `may_expire`: whether a wait can end early and be taken up again. With NCCL, that aborts the communicator.
@@ -38,7 +40,7 @@ def take_over_waits(beacon: Beacon, *, note: Callable[[], None], is_cut: Callabl
     def wait(self: dist.Work, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  as torch has it
         note()
         with beacon.waiting():
-            if args or kwargs or not may_expire or self._get_op_type() in POINT_TO_POINT:  # type: ignore[attr-defined]
+            if args or kwargs or not may_expire() or self._get_op_type() in POINT_TO_POINT:  # type: ignore[attr-defined]
                 return original(self, *args, **kwargs)
             return _wait_by_moments(self, original, is_cut)
 

@@ -131,7 +131,7 @@ class Master:
             return
         deadline, now = self._job.next_deadline(), self._stage.timeline.now
         if deadline is not None and now >= deadline:
-            self._step(core.TimePassed(self._job.silent(now=now)))
+            self._step(self._job.passing(now=now))
             after = self._job.next_deadline()
             self._stage.trace.require(not self.up or after is None or after > now, "the master stands still in time")
         self._alarm.set(self._job.next_deadline())

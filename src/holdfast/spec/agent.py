@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import SpecError
-from holdfast.spec.load import token_from_environment
+from holdfast.spec.reach import token_from_environment
 from holdfast.spec.taskd import TASK_ID, parse_upstream, parse_whole
 from holdfast.spec.tls import TlsSpec, find_tls
 

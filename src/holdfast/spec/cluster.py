@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.errors import SpecError
+from holdfast.spec.job import SERVER_PREFIX
 from holdfast.spec.rank_table import BadTable, read_rank_table
 from holdfast.spec.tls import CONFIG, TlsSpec, find_tls
 from holdfast.spec.variables import DEFAULT, Found, Reader, Variable
@@ -176,6 +177,8 @@ def _resolve(reader: Reader, *, tls_config: str | None = None) -> ClusterSpec | 
     num_workers, num_servers = reader.whole("num_workers", 1, 1 << 20), reader.whole("num_servers", 0, 1 << 20)
     if role is Role.SERVER and not num_servers:
         raise reader.refuse("num_servers", "a cluster with a process in the role server has at least 1")
+    if role is Role.WORKER and num_servers and reader.text("node_id").startswith(SERVER_PREFIX):
+        raise reader.refuse("node_id", f"ids that begin with {SERVER_PREFIX!r} are those of servers")
     node_timeout_s = reader.timeout("node_timeout")
     retry_s, retry_note = _retry_interval(reader, node_timeout_s)
     table, table_note = _rank_table(reader, num_workers) if role is Role.SCHEDULER else ({}, "")

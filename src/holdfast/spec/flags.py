@@ -66,6 +66,14 @@ FLAGS: tuple[Flag, ...] = (
         help="Rank of this node. " + DIFFERS + "optional; without it the master chooses. Two nodes with one rank "
         "are refused.",
     ),
+    Flag(
+        name="--node-name",
+        group=NODES,
+        metavar="NAME",
+        variable=False,
+        help="What this node is called; no other may be called so. The name of the machine, and a few characters more "
+        "where there are several nodes, without it.",
+    ),
     Flag(name="--role", group=NODES, default="default", metavar="NAME", help="Name of the workers' role."),
     Flag(
         name="--local-addr",
@@ -102,6 +110,14 @@ FLAGS: tuple[Flag, ...] = (
         + "MASTER_PORT is another, free port.",
     ),
     Flag(
+        name="--no-master",
+        group=RENDEZVOUS,
+        switch=True,
+        variable=False,
+        help="Never run the master on this node, nor stand for election when it is lost: it is somebody else's at "
+        "--rdzv-endpoint, and is waited for.",
+    ),
+    Flag(
         name="--rdzv-id",
         group=RENDEZVOUS,
         default="none",
@@ -113,9 +129,11 @@ FLAGS: tuple[Flag, ...] = (
         name="--rdzv-conf",
         group=RENDEZVOUS,
         metavar="K=V,...",
-        help="join_timeout (600 s), last_call_timeout (5 s), keep_alive_interval (1 s), keep_alive_max_attempt (5). "
+        help="join_timeout (600 s), repair_timeout (1800 s), restart_window (3600 s, or off), last_call_timeout (5 s), "
+        "keep_alive_interval (1 s), keep_alive_max_attempt (5). "
         + DIFFERS
-        + "last_call_timeout is 30 s there; timeout and pend_timeout mean join_timeout; other keys do nothing.",
+        + "last_call_timeout is 30 s there; pend_timeout means join_timeout, and so does timeout where neither is given"
+        "; other keys do nothing.",
     ),
     Flag(
         name="--rdzv-backend",
@@ -158,13 +176,15 @@ FLAGS: tuple[Flag, ...] = (
         group=FAILURE,
         default="3",
         metavar="N",
-        help="Restarts of the workers after failures, within an hour. " + DIFFERS + "counted for the whole job and "
+        help="Restarts of the workers after failures, within an hour (--rdzv-conf restart_window). "
+        + DIFFERS
+        + "counted for the whole job and "
         "not for each node; 3 by default, not 0.",
     ),
     Flag(
         name="--recover-strategy",
         group=FAILURE,
-        default="retry,recover-in-place,recover,elastic-training",
+        default="retry,recover-in-place,recover,elastic-training,dump",
         metavar="NAMES",
         variable=False,
         help="How faults may be repaired in scripts that use the SDK, in any order: retry, recover-in-place, recover, "
@@ -187,6 +207,22 @@ FLAGS: tuple[Flag, ...] = (
         help="Seconds after which a rank that does not get on while others wait for it is killed and replaced: ten "
         "times the pace of the steps, within these limits; off to never do so. Where it is given, scripts without the "
         "SDK are watched too: all workers start again if no optimizer makes a step for so long.",
+    ),
+    Flag(
+        name="--network-check",
+        group=FAILURE,
+        switch=True,
+        variable=False,
+        help="Check each node before it is used: computing, memory, and all-reduce with other nodes. One that fails is "
+        "refused; one that is slow is reported. The same on each node.",
+    ),
+    Flag(
+        name="--exclude-straggler",
+        group=FAILURE,
+        switch=True,
+        variable=False,
+        help="Replace slow nodes: those that --network-check finds are refused, and one that holds up the others while "
+        "they train makes way for a spare node (SDK only). The same on each node.",
     ),
     Flag(
         name="--shutdown-timeout",
@@ -245,6 +281,14 @@ FLAGS: tuple[Flag, ...] = (
         help="Directory for the workers' logs and error files. "
         + DIFFERS
         + "both streams are copied there unless --redirects or --tee says otherwise.",
+    ),
+    Flag(
+        name="--run-dir",
+        group=OUTPUT,
+        metavar="DIR",
+        variable=False,
+        help="Directory in which this run makes one for its sockets and its journal, which goes with it; without it, "
+        "and without --log-dir, the system's for temporary files.",
     ),
     Flag(
         name="--redirects",

@@ -14,6 +14,9 @@ from holdfast.spec.tls import TlsSpec
 MARKER = "HOLDFAST_RUN"
 """Variable that everything below the warm interpreter inherits; its value names the run."""
 
+SERVER_PREFIX = "server-"
+"""In front of the id of every parameter server: they have the same numbers as workers."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRules:
@@ -26,14 +29,20 @@ class JobRules:
     """How many workers each node has to have; null: any number."""
     max_restarts: int = 3
     """Restarts after a failure, for the whole job, within `restart_window_s`; the next failure ends the job."""
+    why_no_restarts: str = "restarts are off (--max-restarts 0)"
+    """Why there are none, where `max_restarts` is 0, in the words of whoever has set that."""
     strategies: tuple[Strategy, ...] = (Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.EXIT)
     """How a fault may be repaired; finest first."""
     max_repairs: int = 1000
-    """Repairs in place within `restart_window_s`; they cost a step each, so the limit only stops a job that spins."""
-    restart_window_s: float = 3600.0
-    """Failures older than this are forgiven, so a month-long job is not ended by its fourth bad day."""
+    """Repairs within an hour; they cost a step each, so the limit only stops a job that spins."""
+    restart_window_s: float | None = 3600.0
+    """Failures older than this are forgiven, so a month-long job is not ended by its fourth bad day; null: none is."""
     join_timeout_s: float = 600.0
     """From the moment too few nodes are there; on expiry the job ends and says how many came."""
+    repair_timeout_s: float = 1800.0
+    """From a repaired world to the first step that all its ranks have committed; on expiry the last step is saved, if
+    that is allowed, and all workers start again. Processes may have to import torch on a busy machine and receive a
+    large state, and a survivor may be evaluating meanwhile; a collective of gloo would wait as long."""
     last_call_s: float = 5.0
     """How long the door stays open once `min_nodes` have joined; a latecomer costs everyone a restart."""
     beat_s: float = 1.0
@@ -46,6 +55,9 @@ class JobRules:
     """Silence after which the master gives a node up; long enough to survive a few lost beats."""
     max_spares: int = 1024
     """Nodes beyond `max_nodes` that may wait for a place; a bound, not a limit anybody should meet."""
+    awaits_rank: bool = False
+    """Whether somebody replaces nodes that are gone: then one waits for the rank it wants while another holds it,
+    and is not refused; and who holds up the others makes way, though there is no spare."""
     rejection_s: float | None = None
     """Silence of a node after which another one may take its id, before it is given up; null: never."""
     num_servers: int = 0
@@ -56,6 +68,10 @@ class JobRules:
     """Address to ranks, as planned; used if it fits those who come."""
     agreed: dict[str, str] = field(default_factory=dict)
     """Settings by name that every node has to be told alike."""
+    network_check: bool = False
+    """Whether nodes are checked before they are used."""
+    exclude_straggler: bool = False
+    """Whether slow nodes are replaced, and not only reported."""
     store: tuple[str, int] | None = None
     """Where the workers of every world find each other; None leaves it to the first node of each."""
     stop_timeout_s: float = 60.0
@@ -65,6 +81,11 @@ class JobRules:
     def lasting(self) -> dict[str, str]:
         """What a master that is started again has to be told as before: else it would not decide as it did."""
         return {**self.agreed, "the rejection window": str(self.rejection_s), "the rank table": str(self.rank_table)}
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether somebody starts the workers of each node; in a cluster that forms itself, nobody does."""
+        return self.store is None
 
     @property
     def replaces(self) -> bool:
@@ -100,6 +121,8 @@ class LogSpec:
     """Where the workers' output goes. Streams are numbered as torchrun numbers them: 1 out, 2 err, 3 both."""
 
     log_dir: str | None = None
+    run_dir: str | None = None
+    """Where the files of a run lie of which nothing is kept."""
     redirects: dict[int, int] = field(default_factory=dict)
     tee: dict[int, int] = field(default_factory=dict)
     shown_local_ranks: tuple[int, ...] | None = None
@@ -123,13 +146,17 @@ class NodeSpec:
     num_workers: int
     logs: LogSpec
     role: str = "default"
+    node_name: str | None = None
+    """What this node is called; None makes a name from that of the machine."""
     node_rank: int | None = None
     """The rank the user gave this node; None lets the master choose."""
     host: str = "127.0.0.1"
     port: int = 0
     """Where the master listens; 0 means any free port, for a job of one node."""
     managed: bool = False
-    """A TaskD manager runs the master: this node never does, and waits for it."""
+    """A TaskD manager, or a submitter, runs the master: this node never does, and waits for it."""
+    never_master: bool = False
+    """Nor does this node stand for election when the master is lost: whoever runs it starts it again."""
     store_port: int = 0
     """Port of the workers' store when this node hosts it (MASTER_PORT); 0 means any free one."""
     local_addr: str | None = None

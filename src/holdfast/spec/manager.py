@@ -9,7 +9,8 @@ from typing import Any
 
 from holdfast.errors import SpecError
 from holdfast.spec.job import JobRules
-from holdfast.spec.load import is_loopback, load_rules, reach_notes, token_from_environment
+from holdfast.spec.load import load_rules
+from holdfast.spec.reach import is_loopback, reach_notes, token_from_environment
 from holdfast.spec.strategy import Strategy, parse_strategies
 from holdfast.spec.taskd import (
     LOOPBACK,

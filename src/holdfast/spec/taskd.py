@@ -41,9 +41,12 @@ def parse_whole(name: str, value: object, least: int, most: int) -> int:
 
 def parse_address(name: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        return ipaddress.ip_address(value if isinstance(value, str) else "")
+        address = ipaddress.ip_address(value if isinstance(value, str) else "")
     except ValueError:
-        raise SpecError(name, value, "it must be an IPv4 or IPv6 address of this machine") from None
+        address = None
+    if address is None or address.is_unspecified:
+        raise SpecError(name, value, "it must be an IPv4 or IPv6 address of this machine")
+    return address
 
 
 def parse_upstream(config: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str, int]:

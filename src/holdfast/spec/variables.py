@@ -104,9 +104,12 @@ class Reader:
 
     def address(self, name: str) -> str:
         try:
-            return str(ipaddress.ip_address(self.text(name)))
+            address = ipaddress.ip_address(self.text(name))
         except ValueError:
             raise self.refuse(name, "it must be an IPv4 or IPv6 address") from None
+        if address.version == 6 and address.is_link_local:
+            raise self.refuse(name, "a link-local address is not enough: it means something on one interface only")
+        return str(address)
 
     def make_directory(self, name: str) -> None:
         try:

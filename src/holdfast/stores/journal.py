@@ -23,6 +23,7 @@ _EVENTS: dict[str, type[job.Event]] = {
         job.AgentDied,
         job.EndRequested,
         job.MasterStarted,
+        job.Inherited,
         job.TimePassed,
     )
 }

@@ -14,6 +14,7 @@ from holdfast.agent.handshake import find_mismatch
 from holdfast.core.ids import Address
 from holdfast.errors import JobError
 from holdfast.spec.tls import TlsSpec
+from holdfast.wire.stream import get
 
 DIAL_TIMEOUT_S = 5.0
 MAX_LINE_BYTES = 1 << 20
@@ -45,7 +46,7 @@ async def dialled(address: Address, *, token: str | None, tls: TlsSpec | None) -
 
 async def fetch_job(session: aiohttp.ClientSession, address: Address) -> dict[str, Any]:
     """The state of the job that is served there."""
-    async with session.get("/api/job") as response:
+    async with get(session, "/api/job") as response:
         body = await response.read()
         if response.status in (401, 403):
             raise JobError(f"the master at {address} refuses: {body.decode(errors='replace')}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.agent.channel import Channel
 from holdfast.cluster.reminders import with_reminders
-from holdfast.core.ids import Outcome
+from holdfast.core.ids import Address, Outcome
 from holdfast.errors import JobError, SpecError
 from holdfast.master.main import MasterSettings, serve
 from holdfast.observe.report import render_outcome
@@ -40,7 +40,7 @@ def start_taskd_manager() -> None:
     for note in spec.notes:
         log.warning("%s", note)
     listener = _listen(spec)
-    outcome = asyncio.run(follow(spec) if listener is None else _serve(spec, listener))
+    outcome = asyncio.run(follow(spec, Address(spec.host, spec.port)) if listener is None else _serve(spec, listener))
     if report := render_outcome(outcome):
         raise JobError(report)
 
@@ -55,9 +55,9 @@ async def _serve(spec: ManagerSpec, listener: socket.socket) -> Outcome:
             token=spec.token,
             tls=None if channel is None else channel.serving(),
         )
-        outcome = await with_reminders(channel, serve(settings, tied=False))
-    assert outcome is not None, "a master that is tied to nobody ends with its job"
-    return outcome
+        result = await with_reminders(channel, serve(settings, tied=False))
+    assert result is not None, "a master that is tied to nobody ends with its job, or where another one goes on"
+    return result if isinstance(result, Outcome) else await follow(spec, result)
 
 
 def _listen(spec: ManagerSpec) -> socket.socket | None:

@@ -19,6 +19,7 @@ from holdfast.agent.link import Identity, Link, Note, Waited
 from holdfast.cluster.voice import Voice
 from holdfast.core import workers as core
 from holdfast.core.ids import Address
+from holdfast.core.search import Search
 from holdfast.errors import JobError
 from holdfast.spec.agent import AgentSpec
 from holdfast.spec.job import Command, JobRules, LogSpec, NodeSpec
@@ -59,7 +60,7 @@ class Node:
         )
         self._group = core.WorkerGroup(core.GroupSpec(name, rules, 0.0, 0.0, False), now=time.monotonic())
         self._link = Link(
-            Address(spec.host, spec.port),
+            Search(Address(spec.host, spec.port)),
             node,
             Identity(name, nonce, None, 0),
             self._note,

@@ -10,14 +10,29 @@ from typing import Annotated, Any
 
 import msgspec
 
-from holdfast.core.ids import Address, Finish, NodeStatus, Order, Outcome, Prepare, Run, Stop, World
+from holdfast.core.ids import (
+    Address,
+    Check,
+    Finish,
+    Leave,
+    Mastership,
+    NodeStatus,
+    Order,
+    Outcome,
+    Prepare,
+    Run,
+    Stop,
+    World,
+)
+from holdfast.core.job.events import Will
 from holdfast.errors import ProtocolError
 
-PROTOCOL = 1
+PROTOCOL = 2
 PROTOCOL_HEADER = "Holdfast-Protocol"
 VERSION_HEADER = "Holdfast-Version"
 MAX_MESSAGE_BYTES = 16 << 20
 MEMBER_PATH = "/members"
+SUCCESSOR_PATH = "/successor"
 
 Name = Annotated[str, msgspec.Meta(max_length=1024)]
 """Names are kept and repeated, those of refused nodes too."""
@@ -54,10 +69,33 @@ class Register(Message, frozen=True):
     hears: list[Name] = []
     """Kinds of entries of the story that it wants to be told; empty for all."""
 
+    deputy_port: int = 0
+    """Where this node would host the master; 0: nowhere."""
+    knows: tuple[int, int] = (-1, -1)
+    """The version of the newest will that it has."""
+
 
 class Reported(Message, frozen=True):
     seq: int
     status: NodeStatus
+
+
+class Hello(Message, frozen=True):
+    """The master's first message on every connection."""
+
+    master: Mastership
+
+
+class Bequest(Message, frozen=True):
+    will: Will
+
+
+class Moved(Message, frozen=True):
+    """The master is somewhere else now."""
+
+    master: Mastership
+    address: Address
+    job_id: str
 
 
 class Accepted(Message, frozen=True):
@@ -84,6 +122,16 @@ class PrepareOrder(Message, frozen=True):
 class StopOrder(Message, frozen=True):
     generation: int
     reason: str
+    at_once: bool
+    saves: bool = False
+
+
+class CheckOrder(Message, frozen=True):
+    check: Check
+
+
+class LeaveOrder(Message, frozen=True):
+    reason: str
 
 
 class FinishOrder(Message, frozen=True):
@@ -97,7 +145,8 @@ class Happened(Message, frozen=True):
 
 
 FromAgent = Register | Reported
-FromMaster = Accepted | Denied | Ack | RunOrder | PrepareOrder | StopOrder | FinishOrder | Happened
+OrderMessage = RunOrder | PrepareOrder | StopOrder | CheckOrder | LeaveOrder | FinishOrder
+FromMaster = Hello | Bequest | Moved | Accepted | Denied | Ack | OrderMessage | Happened
 
 _encoder = msgspec.msgpack.Encoder()
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
@@ -131,22 +180,41 @@ def order_message(order: Order) -> Message:
         case Prepare():
             return PrepareOrder(order.world)
         case Stop():
-            return StopOrder(order.generation, order.reason)
+            return StopOrder(order.generation, order.reason, order.at_once, order.saves)
+        case Check():
+            return CheckOrder(order)
+        case Leave():
+            return LeaveOrder(order.reason)
         case Finish():
             return FinishOrder(order.outcome)
 
 
-def message_order(message: RunOrder | PrepareOrder | StopOrder | FinishOrder) -> Order:
+def message_order(message: OrderMessage) -> Order:
     match message:
         case RunOrder():
             return Run(message.world)
         case PrepareOrder():
             return Prepare(message.world)
         case StopOrder():
-            return Stop(message.generation, message.reason)
+            return Stop(message.generation, message.reason, message.at_once, message.saves)
+        case CheckOrder():
+            return message.check
+        case LeaveOrder():
+            return Leave(message.reason)
         case FinishOrder():
             return Finish(message.outcome)
 
 
 def store_address(message: Register, peer_host: str) -> Address:
     return Address(message.store_host or peer_host, message.store_port)
+
+
+def deputy_address(message: Register, peer_host: str) -> Address | None:
+    return Address(message.store_host or peer_host, message.deputy_port) if message.deputy_port else None
+
+
+def decode_moved(data: bytes) -> Moved:
+    try:
+        return msgspec.json.decode(data, type=Moved)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"this names no successor: {error}") from error

@@ -23,8 +23,6 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 class Attach(Message, frozen=True):
     """The script has called `holdfast.init()`: this worker can be repaired in place."""
 
-    pid: int
-
 
 class AtLoop(Message, frozen=True):
     """A worker without a rank has come to its loop, and waits there for one."""
@@ -42,16 +40,14 @@ class Faulted(Message, frozen=True):
 class Raised(Message, frozen=True):
     """The script's own exception leaves a guarded function: this process is about to end."""
 
-    step: int
-    error: str
-
 
 class Committed(Message, frozen=True):
     """The first step of a generation is committed on this rank."""
 
     generation: int
-    step: int
     timings_ms: dict[str, float]
+    saves: bool
+    """Whether this rank could save its state for all."""
 
 
 class Stuck(Message, frozen=True):
@@ -67,7 +63,19 @@ class Stranded(Message, frozen=True):
     generation: int
 
 
-FromWorker = Attach | AtLoop | Faulted | Raised | Committed | Stuck | Stranded
+class Heeded(Message, frozen=True):
+    """The state is saved, as a notice asks for, or there is none to save."""
+
+
+class Resumed(Message, frozen=True):
+    """All ranks are new, and have looked for checkpoints; told by the first of them."""
+
+    generation: int
+    step: int
+    verdict: str
+
+
+FromWorker = Attach | AtLoop | Faulted | Raised | Committed | Stuck | Stranded | Resumed | Heeded
 
 
 class Join(Message, frozen=True):
@@ -81,11 +89,23 @@ class Join(Message, frozen=True):
     store_port: int
     fresh: bool
     """The first world of these workers: nobody has a state yet, rank 0's counts."""
+    verdict_s: float | None
+    """From a fault that this rank reports to the next world; null: as long as it takes."""
     dumps: bool = False
     """Save the state that its ranks agree on, and wait to be stopped."""
+    begins_anew: bool = False
+    """Where all ranks are new and none holds a state, they begin as those of a fresh world; there is no launcher that
+    would start them again, and count how often."""
 
 
-FromAgent = Join
+class Notice(Message, frozen=True):
+    """This node is about to stop: save your state after the step you are in."""
+
+    patience_s: float
+    """To the end of the step; then it is given up, and the state before it is saved."""
+
+
+FromAgent = Join | Notice
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _from_agent = msgspec.msgpack.Decoder(FromAgent)

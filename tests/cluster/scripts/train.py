@@ -1,6 +1,6 @@
 """Trains in a cluster that forms itself; leaves a mark when a step of note is done, and prints how it ended.
 
-The argument is a directory. Until a file `go` is in it, training is slow.
+The argument is a directory. Until a file `go` is in it, training is slow; a file `exit-RANK` makes that rank fail.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import os
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -22,7 +24,11 @@ SAVE_EVERY = 10
 SLOW_S = 0.3
 """A step; what a test does meanwhile falls into the steps after the mark."""
 here = Path(sys.argv[1])
-run = holdfast.init()
+# As on a machine with two GPUs.
+with patch("torch.cuda.is_available", return_value=True), patch("torch.cuda.device_count", return_value=2):
+    run = holdfast.init()
+assert run.device == torch.device("cuda", run.local_rank % 2)
+assert dist.get_world_size() == run.world_size
 (here / f"training-{os.getpid()}").touch()
 generator = torch.Generator().manual_seed(1)
 dataset = TensorDataset(torch.randn(256, 16, generator=generator), torch.randint(4, (256,), generator=generator))
@@ -37,6 +43,7 @@ net = run.data_parallel(model)
 
 @run.step
 def train(step: holdfast.Step) -> None:
+    dist.barrier()
     optimizer.zero_grad()
     inputs, labels = step.batch()
     nn.functional.cross_entropy(net(inputs), labels).backward()
@@ -47,6 +54,9 @@ for step in run.steps(total=STEPS):
     train(step)
     if step.number == HELD_AT:
         (here / f"held-{run.rank}").touch()
+    if (order := here / f"exit-{run.rank}").exists():
+        order.unlink()
+        sys.exit(3)
     if step.number >= HELD_AT and not (here / "go").exists():
         time.sleep(SLOW_S)
 digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()

@@ -226,7 +226,7 @@ if __name__ == "__main__":
         if name.startswith("check_"):
             try:
                 results[name.removeprefix("check_")] = check()
-            except Exception:
+            except Exception:  # the boundary to one check: the others are made all the same
                 results[name.removeprefix("check_")] = traceback.format_exc()
     with open(sys.argv[1], "w") as file:
         json.dump(results, file)

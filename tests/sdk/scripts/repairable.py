@@ -15,8 +15,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import holdfast
+from holdfast import faults
 
 STEPS = 100
+IS_NEWCOMER = os.environ.get("HOLDFAST_GENERATION", "1") != "1"
 marks, plan = Path(sys.argv[1]), [fault.split(":") for fault in sys.argv[2:]]
 
 
@@ -24,12 +26,13 @@ def strike(step: int, place: str) -> None:
     for number, (at, rank, fault) in enumerate(plan):
         mark = marks / str(number)
         due = step == int(at) and run.rank == int(rank) and (place == "section") == (fault == "kill-in-section")
-        if not due or (mark.exists() and fault != "bug"):
+        lasts = fault == "bug" or (fault == "stuck" and not IS_NEWCOMER)
+        if not due or (mark.exists() and not lasts):
             continue
         mark.touch()
         if fault == "pause":
             # Long enough that what a test does meanwhile falls into these steps.
-            time.sleep(0.2)
+            time.sleep(float(os.environ.get("PAUSE_S", "0.2")))
         elif fault.startswith("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault == "stop":
@@ -38,10 +41,17 @@ def strike(step: int, place: str) -> None:
             time.sleep(1000)
         elif fault == "spin":
             re.fullmatch(r"(a+)+", "a" * 60 + "b")
+        elif fault == "stuck":
+            raise LinkDown("eth0")
         else:
             raise ValueError(f"{fault} at {step}")
 
 
+class LinkDown(Exception):
+    """Of a process, until another takes its place."""
+
+
+faults.register(LinkDown, kind="link")
 torch.manual_seed(0)
 run = holdfast.init()
 generator = torch.Generator().manual_seed(1)

@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import holdfast
 
 HOLD_S = 3.0
+SLOW_S = 0.1
 
 parser = argparse.ArgumentParser()
 parser.add_argument("directory", type=Path)
@@ -32,6 +33,8 @@ parser.add_argument("--stream", action="store_true")
 parser.add_argument("--no-checkpoints", action="store_true")
 parser.add_argument("--kill")
 parser.add_argument("--hold")
+parser.add_argument("--slow", type=int, default=1 << 30, help="the step from which on each takes a while")
+parser.add_argument("--tear", type=int, default=-1, help="the step in whose update all are when rank 1 dies, once")
 parser.add_argument("--bug", type=int, default=-1, help="the step at which rank 1 raises")
 args = parser.parse_args()
 
@@ -58,6 +61,14 @@ def strike(path: str) -> None:
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait(HOLD_S)
+
+
+def tear(mark: Path) -> None:
+    """Rank 1 dies in its update, and the others wait in theirs."""
+    if run.rank == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.distributed.barrier()
 
 
 class Numbers(IterableDataset):
@@ -100,6 +111,8 @@ net = run.data_parallel(model)
 @run.step
 def train(step: holdfast.Step) -> torch.Tensor:
     inputs, labels = step.batch()
+    if step.number >= args.slow:
+        threading.Event().wait(SLOW_S)
     optimizer.zero_grad()
     if (step.number, run.rank) == (args.bug, 1):
         raise ValueError("a bug")
@@ -107,6 +120,8 @@ def train(step: holdfast.Step) -> torch.Tensor:
     model.seen.add_(1.0)
     loss.backward()
     optimizer.step()
+    if step.number == args.tear:
+        tear(Path(f"{args.directory}.tear"))
     scheduler.step()
     return loss.detach()
 

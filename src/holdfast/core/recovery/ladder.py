@@ -25,11 +25,17 @@ class Situation:
     repeated: bool
     """Whether the same exception was raised at the same step before."""
     repairs_left: bool
+    retried: bool = False
+    """Whether that was answered by another try of the step, so that a new process has not been tried yet."""
     nodes_lost: int = 0
     enough_nodes: int = 0
-    """So many nodes are left, enough to start again at once, and none is there to take the place of the lost ones."""
+    """So many nodes are left, enough to go on at once if they may, and none is there to take the place of the lost."""
     waited_s: float = 0.0
     """So long a node was awaited, and none came."""
+    saves: bool = True
+    """Whether the script has said where its last step could be saved."""
+    overdue_s: float = 0.0
+    """So long a repair has gone on, and no step was committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +48,18 @@ class Plan:
 
 def choose(situation: Situation, *, allowed: Sequence[Strategy]) -> Plan:
     """The first strategy that applies, with the reasons why those before it do not."""
-    skipped: list[str] = []
-    if situation.repeated:
-        skipped.append("the same exception was raised at the same step again: the script is at fault")
-        allowed = [strategy for strategy in allowed if strategy in (Strategy.DUMP, Strategy.EXIT)]
+    skipped: dict[str, list[str]] = {}
     for strategy in allowed:
         objection = _objection(strategy, situation)
-        if not objection:
-            return Plan(strategy, "; ".join([_grounds(strategy, situation), *skipped]), not situation.repeated)
-        skipped.append(f"no {strategy.value}: {objection}")
+        if objection:
+            skipped.setdefault(objection, []).append(strategy.value)
+            continue
+        gives_up = strategy in (Strategy.DUMP, Strategy.EXIT)
+        reasons = [f"no {', '.join(names)}: {objection}" for objection, names in skipped.items()]
+        if situation.repeated and gives_up:
+            reasons.append("the script is at fault")
+        reason = "; ".join([_grounds(strategy, situation), *reasons])
+        return Plan(strategy, reason, restartable=not (situation.repeated and gives_up))
     raise AssertionError("exit always applies")
 
 
@@ -62,9 +71,13 @@ def _objection(strategy: Strategy, situation: Situation) -> str:
     if situation.num_alive == 0:
         return "no live worker holds the state"
     if strategy is Strategy.DUMP:
-        return ""
+        return "" if situation.saves else "no step is committed that run.checkpoint() would save"
     if not situation.repairs_left:
         return "too many repairs within the window"
+    if situation.overdue_s:
+        return f"no step was committed within {situation.overdue_s:g} s"
+    if situation.repeated and (strategy is Strategy.RETRY or not situation.retried):
+        return "the same exception was raised at the same step again"
     if strategy is Strategy.RETRY and situation.num_lost:
         return f"{_count(situation.num_lost)} lost"
     if strategy is Strategy.RECOVER_IN_PLACE and situation.nodes_lost:

@@ -1,0 +1,1 @@
+"""Faults, put into running jobs on purpose, and taken back."""

@@ -1,0 +1,1 @@
+"""Which nodes are fit, before they are used and while they are."""

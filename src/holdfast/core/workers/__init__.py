@@ -1,0 +1,92 @@
+"""The workers of one node, as its agent sees them.
+
+The agent obeys orders of growing generations only, reports its whole status whenever it changes and once a beat,
+and stops its workers by itself when one fails, when the person at the terminal says so, or when it has not been
+heard by the master for so long that somebody else may be given its ranks (`fence_s`).
+
+No worker of a generation is alive once the status says `ready`: the last act of every generation is a sweep that
+kills whatever the script left behind.
+"""
+
+from holdfast.core.workers.events import (
+    Action,
+    Bequeathed,
+    Event,
+    Exit,
+    Forward,
+    GiveNotice,
+    Heard,
+    Invite,
+    Kill,
+    Launch,
+    LaunchFailed,
+    MasterDied,
+    MasterHosted,
+    NoticeHeeded,
+    OrderReceived,
+    Paced,
+    Park,
+    Parked,
+    Probe,
+    Probed,
+    Report,
+    ReviveMaster,
+    SignalReceived,
+    StateLost,
+    StateSought,
+    StepCommitted,
+    StepFailed,
+    StoreDied,
+    Sweep,
+    Swept,
+    TimePassed,
+    WorkerAttached,
+    WorkerExited,
+    WorkerRaised,
+    WorkerStarted,
+)
+from holdfast.core.workers.machine import WorkerGroup
+from holdfast.core.workers.silence import REVIVE_LEASES, UNANSWERED_LEASES
+from holdfast.core.workers.state import GroupSpec
+
+__all__ = [
+    "REVIVE_LEASES",
+    "UNANSWERED_LEASES",
+    "Action",
+    "Bequeathed",
+    "Event",
+    "Exit",
+    "Forward",
+    "GiveNotice",
+    "GroupSpec",
+    "Heard",
+    "Invite",
+    "Kill",
+    "Launch",
+    "LaunchFailed",
+    "MasterDied",
+    "MasterHosted",
+    "NoticeHeeded",
+    "OrderReceived",
+    "Paced",
+    "Park",
+    "Parked",
+    "Probe",
+    "Probed",
+    "Report",
+    "ReviveMaster",
+    "SignalReceived",
+    "StateLost",
+    "StateSought",
+    "StepCommitted",
+    "StepFailed",
+    "StoreDied",
+    "Sweep",
+    "Swept",
+    "TimePassed",
+    "WorkerAttached",
+    "WorkerExited",
+    "WorkerGroup",
+    "WorkerRaised",
+    "WorkerStarted",
+]
