@@ -119,6 +119,7 @@ class Master(Process):
                         self._tell(member.nonce, lambda node, attempt, will=will: node.take_will(will))
             case jobs.Tale():
                 self.stage.reached[type(action.record).__name__] += 1
+                self.stage.reached["unseated"] += "stopped its workers" in str(action.record)
 
     def _tell(self, nonce: str, act: Callable[[Node, Attempt], None]) -> None:
         if (attempt := self.members.get(nonce)) is not None:

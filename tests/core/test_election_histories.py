@@ -94,6 +94,6 @@ def test_a_rank_has_one_worker_and_a_job_one_master_through_every_history():
 def test_the_histories_above_went_somewhere():
     """Green proves little: count where they went."""
     often = ("election won", "election lost", "successor acts", "gave way", "fenced", "revived", "Isolated")
-    rare = ("not followed", "candidate vanished", "withdrawn", "Stopping")
+    rare = ("not followed", "candidate vanished", "withdrawn", "unseated")
     assert all(REACHED[path] > 20 for path in often), REACHED
     assert all(REACHED[path] > 2 for path in rare), REACHED

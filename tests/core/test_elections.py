@@ -320,6 +320,23 @@ def test_a_silent_host_keeps_its_ranks_until_it_must_have_stopped_its_workers():
     assert master.now == 2 * ELASTIC.lease_s - ELASTIC.fence_s
 
 
+def test_who_has_stopped_its_workers_meanwhile_costs_the_others_nothing():
+    stopped = NodeStatus(NodePhase.READY, 1, called_off=True, reason="cut off from the master for 9 s")
+    later = replace(stopped, generation=3)
+    for dead in ({}, {"a": "gone"}):
+        master, _ = heir(will_of("a", "b", "c", "d"), dead=dead, voters=("b", "c"))
+        if not dead:
+            back(master, "a", later)
+        back(master, "b"), back(master, "c", stopped)
+        actions = back(master, "d")
+        assert not tales(actions, Stopping)
+        order = orders(actions)["d"]
+        assert isinstance(order, Run)
+        assert [placement.node for placement in order.world.placements] == ["b", "d"]
+        symptom = tales(actions, IncidentOpened)[0].symptom
+        assert "node c stopped its workers: cut off from the master for 9 s" in symptom
+
+
 def test_workers_that_were_stopped_meanwhile_are_started_again():
     master, _ = heir(will_of("a", "b", "c"), dead={"a": "gone"}, voters=("b", "c"))
     idle = NodeStatus(NodePhase.READY, 1)

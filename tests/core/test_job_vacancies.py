@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
+
 import pytest
 from driving import PIDS, Master, crash, die, orders, park, placed, rules, tales, train
 
@@ -118,9 +121,9 @@ def test_a_node_that_never_finishes_leaving_is_given_up(has_spare: bool):
     master = trained("a", "b", least=2)
     if has_spare:
         master.join("c")
-    assert tales(leave(master, "b"), Waiting) == [Waiting("b to leave, for up to 100 s")]
+    assert tales(leave(master, "b"), Waiting) == [Waiting("the workers of b to end, for up to 100 s")]
     actions = master.wait(master.now + 100.0)
-    assert tales(actions, NodeLost) == [NodeLost("b", "did not leave within 100 s")]
+    assert tales(actions, NodeLost) == [NodeLost("b", "its workers did not end within 100 s")]
     deadline = master.job.next_deadline()
     assert deadline is None or deadline > master.now
     if has_spare:
@@ -200,3 +203,41 @@ def test_nor_does_it_keep_a_job_busy_that_is_asked_to_end():
     deadline = master.job.next_deadline()
     assert deadline is not None
     assert deadline > master.now
+
+
+# --- nodes that have stopped their workers because they heard nobody ------------------------------------------------
+
+
+def fall_silent(master: Master, node: str, phase: NodePhase = NodePhase.READY) -> list[job.Action]:
+    """It has killed its workers, and is heard again before its lease is over: the master was away itself."""
+    killed = crash(2, step=5, number=signal.SIGKILL, error="")
+    failures = (replace(killed, node=node, stopped_by_us=True),)
+    return master.report(node, phase, 1, failures=failures, called_off=True, reason="cut off from the master for 9 s")
+
+
+def test_a_node_that_has_killed_its_workers_costs_nobody_else_theirs():
+    master = trained("a", "b", "c", least=2)
+    actions = fall_silent(master, "b")
+    incident = tales(actions, IncidentOpened)[0]
+    assert (incident.strategy, incident.symptom) == (
+        "elastic-training",
+        "node b stopped its workers: cut off from the master for 9 s",
+    )
+    assert placed(actions, "a") == {"a": 0, "c": 2}
+    train(master, "a", "c")
+    assert placed(park(master, "b"), "a") == {"a": 0, "c": 2, "b": 4}
+
+
+def test_it_gets_its_place_back_where_the_others_need_it_once_its_workers_are_gone():
+    master = trained("a", "b", least=2)
+    actions = fall_silent(master, "b", NodePhase.DRAINING)
+    assert tales(actions, Waiting) == [Waiting("the workers of b to end, for up to 100 s")]
+    assert placed(fall_silent(master, "b"), "a") == {"a": 0, "b": 2}
+    assert master.job.restart_count == 0
+
+
+def test_scripts_without_the_sdk_start_again():
+    master = trained("a", "b", least=2)
+    for node in ("a", "b"):
+        master.report(node, NodePhase.RUNNING, 1, pids=PIDS)
+    assert [tale.decision for tale in tales(fall_silent(master, "b"), Stopping)] == ["restart"]

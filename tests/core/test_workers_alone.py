@@ -68,6 +68,22 @@ def test_a_node_that_is_not_heard_kills_its_workers_before_the_master_gives_them
     assert node.status().reason == "cut off from the master for 9 s"
     node.handle(core.Swept())
     assert node.status().phase is NodePhase.READY
+    assert node.status().called_off
+    node.now = 10.0
+    node.run(2)
+    assert not node.status().called_off
+
+
+def test_workers_that_were_stopped_by_an_order_have_not_failed_and_those_that_failed_were_not_called_off():
+    node = Node()
+    node.run()
+    node.order(Stop(1, "why"))
+    assert node.status().called_off
+    failing = Node(drain_s=60.0)
+    failing.run()
+    failing.exit(0, 1)
+    failing.wait(9.0)
+    assert not failing.status().called_off
 
 
 def test_a_node_that_fenced_itself_starts_nothing_until_it_is_heard_again():

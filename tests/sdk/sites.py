@@ -84,9 +84,16 @@ class Site:
 
     def worker(self, machine: Machine) -> int | None:
         """The process on this machine that has made the newest step."""
-        mine = set(self.job(machine).processes())
-        newest = {pid: notes[-1].at for pid, notes in self.notes().items() if pid in mine and notes and is_alive(pid)}
+        newest = self._newest(machine)
         return max(newest, key=lambda pid: newest[pid], default=None)
+
+    def newest_at(self, machine: Machine) -> float | None:
+        """When a process that lives on this machine last made a step."""
+        return max(self._newest(machine).values(), default=None)
+
+    def _newest(self, machine: Machine) -> dict[int, float]:
+        mine = set(self.job(machine).processes())
+        return {pid: notes[-1].at for pid, notes in self.notes().items() if pid in mine and notes and is_alive(pid)}
 
     def notes(self) -> dict[int, list[Note]]:
         """Every process's steps, in order."""

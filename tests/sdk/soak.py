@@ -3,7 +3,8 @@
     python tests/sdk/soak.py --minutes 15 --every 10 --seed 1
 
 prints what was done and what it cost, and then everything that should not be. Whoever starts nodes on real machines
-starts lost ones again; so does this.
+starts lost ones again; so does this. A fault comes when the job is bound to outlast it: somebody keeps the state, and
+those who hear each other are enough to go on (docs/decisions/0012-succession.md).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from enum import Enum
+from itertools import combinations, count, islice, pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,19 +28,23 @@ from jobs import is_stopped, kill, until
 from machines import Machine, joined, obstacle
 from sites import NUM_SAMPLES, START_S, End, Site
 
-NUM_MACHINES, MIN_NODES, MIN_FOR_HOST = 4, 2, 3
+NUM_MACHINES, MIN_NODES = 4, 2
+LEASE_S = 3.0
 FLAGS = (
     "--nnodes", f"{MIN_NODES}:{NUM_MACHINES}", "--hang-timeout", "2:30", "--max-restarts", "1000",
     "--rdzv-conf", "keep_alive_interval=0.5,keep_alive_max_attempt=6,join_timeout=120,last_call_timeout=60",
 )  # fmt: skip
 LOOK_S = 0.05
 TROUBLE_S = (1.0, 8.0)
-"""For how long a network is in trouble: some troubles end before the lease of 3 s does."""
+"""For how long a network is in trouble: some troubles end before the lease does."""
 DELAY_S = 0.2
 AWAY_S = 1.0
 """Until a node that has ended is started again."""
 STALL_S = 90.0
 """Without a step the job is taken for lost: every machine may have to import torch again, and may be busy."""
+BEAR_S = 120.0
+"""For the job to come to where it can bear the next fault: nodes may have to start again, on a busy machine."""
+ASK_S = 0.5
 
 
 @dataclass
@@ -58,39 +65,39 @@ class Soak:
     struck: list[Struck] = field(default_factory=list)
     heals: dict[str, float] = field(default_factory=dict)
     """When the trouble of a machine's network ends."""
+    doubted_until: dict[str, float] = field(default_factory=dict)
+    """A step that a machine's worker made before then does not show that it keeps the state."""
     ended_at: dict[str, float] = field(default_factory=dict)
     num_started: int = 0
 
-    def victim(self) -> Machine:
-        """A machine whose network is well, and which does not host the master."""
-        others = [machine for machine in self.site.machines if machine is not self.site.hosting()]
-        well = [machine for machine in others if machine.name not in self.heals]
-        return self.rng.choice(well or others)
+    def holders(self) -> set[str]:
+        """Machines whose workers have the state, and keep it whatever may yet come of the faults so far."""
+        newest = {machine.name: self.site.newest_at(machine) for machine in self.site.machines}
+        return {name for name, at in newest.items() if at is not None and at > self.doubted_until.get(name, 0.0)}
 
-    def trouble(self, begin: Callable[[Machine], None], *, machine: Machine | None = None) -> str:
-        """Let something be wrong with a machine's network for a while."""
-        machine, lasts_s = machine or self.victim(), self.rng.uniform(*TROUBLE_S)
-        begin(machine)
-        self.heals[machine.name] = time.monotonic() + lasts_s
-        return f"{machine.name} for {lasts_s:.1f} s"
+    def bears(self, fault: Fault, machines: tuple[Machine, ...]) -> bool:
+        """Whether the job is bound to outlast this: somebody has the state, and is of those who may go on."""
+        struck = {machine.name for machine in machines}
+        heard, silent = self.holders() - struck, set(self.heals) | (struck if fault.silences else set())
+        # Exactly half goes on with the master it has; another one is elected by more than half.
+        needed = len(silent) + 1 if fault.whom is Whom.HOST else max(1, len(silent))
+        return len(heard) >= needed and not struck & set(self.heals)
 
-    def living(self) -> dict[str, int]:
-        """The world's workers, by the names of their machines."""
-        workers = {machine.name: self.site.worker(machine) for machine in self.site.machines}
-        return {name: pid for name, pid in workers.items() if pid is not None}
-
-    def host(self) -> Machine | None:
-        """The machine of the master, if most of the world would be left without it: others may not go on."""
-        return self.site.hosting() if len(self.living()) >= MIN_FOR_HOST else None
-
-    def signal_worker(self, number: int) -> str:
-        """Some worker of the world; the last that lives is spared, for with it the state would be lost."""
-        living = {name: pid for name, pid in self.living().items() if not is_stopped(pid)}
-        if len(living) < MIN_NODES:
-            return "nobody"
-        name = self.rng.choice(sorted(living))
-        kill(living[name], number)
-        return name
+    def strike(self, fault: Fault) -> str:
+        """Whom it has struck; empty if the job would not outlast it now."""
+        host = self.site.hosting()
+        among = [machine for machine in self.site.machines if fault.whom.admits(is_host=machine is host)]
+        bearable = [group for group in combinations(among, fault.number) if self.bears(fault, group)]
+        if not bearable:
+            return ""
+        machines = self.rng.choice(bearable)
+        doubt_s = fault.strike(self, machines)
+        if doubt_s is None:
+            return ""
+        for machine in machines:
+            self.doubted_until[machine.name] = time.monotonic() + doubt_s
+        lasts = f" for {doubt_s - LEASE_S:.1f} s" if fault.silences else ""
+        return " and ".join(machine.name for machine in machines) + lasts
 
     def tend(self) -> None:
         """Heal what has lasted long enough, and start nodes again that have ended."""
@@ -110,84 +117,93 @@ class Soak:
         return not self.heals and not self.ended_at
 
 
-# --- faults: each says whom it struck -------------------------------------------------------------------------
+# --- faults: each says for how long a machine may yet lose its workers by it; None if it could not be done ---------
 
 
-def kill_worker(soak: Soak) -> str:
-    return soak.signal_worker(signal.SIGKILL)
+class Whom(Enum):
+    ANYBODY = "anybody"
+    HOST = "the machine of the master"
+    OTHERS = "any other machine"
+
+    def admits(self, *, is_host: bool) -> bool:
+        return self is Whom.ANYBODY or (self is Whom.HOST) == is_host
 
 
-def stop_worker(soak: Soak) -> str:
-    return soak.signal_worker(signal.SIGSTOP)
+@dataclass(frozen=True)
+class Fault:
+    strike: Callable[[Soak, tuple[Machine, ...]], float | None]
+    whom: Whom = Whom.OTHERS
+    number: int = 1
+    silences: bool = False
 
 
-def kill_agent(soak: Soak) -> str:
-    machine = soak.victim()
-    agent = soak.site.job(machine).find("agent")
-    return machine.name if agent is not None and kill(agent) else "nobody"
+def signal_worker(number: int) -> Fault:
+    def strike(soak: Soak, machines: tuple[Machine, ...]) -> float | None:
+        pid = soak.site.worker(machines[0])
+        return 0.0 if pid is not None and not is_stopped(pid) and kill(pid, number) else None
+
+    return Fault(strike, Whom.ANYBODY)
 
 
-def kill_node(soak: Soak) -> str:
-    machine = soak.victim()
-    soak.site.destroy(machine)
-    return machine.name
+def kill_process(role: str, *, whom: Whom = Whom.OTHERS, doubt_s: float = 0.0) -> Fault:
+    def strike(soak: Soak, machines: tuple[Machine, ...]) -> float | None:
+        pid = soak.site.job(machines[0]).find(role)
+        return doubt_s if pid is not None and kill(pid) else None
+
+    return Fault(strike, whom)
 
 
-def kill_two_nodes(soak: Soak) -> str:
-    machines = soak.rng.sample([machine for machine in soak.site.machines if machine is not soak.site.hosting()], 2)
-    soak.site.destroy(*machines)
-    return " and ".join(machine.name for machine in machines)
+def kill_nodes(number: int = 1, whom: Whom = Whom.OTHERS) -> Fault:
+    def strike(soak: Soak, machines: tuple[Machine, ...]) -> float:
+        soak.site.destroy(*machines)
+        return 0.0
+
+    return Fault(strike, whom, number)
 
 
-def kill_master(soak: Soak) -> str:
-    machine = soak.site.hosting()
-    master = soak.site.job(machine).find("master")
-    return machine.name if master is not None and kill(master) else "nobody"
+def trouble(begin: Callable[[Machine], None], *, whom: Whom = Whom.OTHERS) -> Fault:
+    """Let something be wrong with a machine's network for a while."""
+
+    def strike(soak: Soak, machines: tuple[Machine, ...]) -> float:
+        lasts_s = soak.rng.uniform(*TROUBLE_S)
+        begin(machines[0])
+        soak.heals[machines[0].name] = time.monotonic() + lasts_s
+        return lasts_s + LEASE_S
+
+    return Fault(strike, whom, silences=True)
 
 
-def kill_host(soak: Soak) -> str:
-    machine = soak.host()
-    if machine is None:
-        return "nobody"
-    soak.site.destroy(machine)
-    return machine.name
-
-
-def cut_host_off(soak: Soak) -> str:
-    machine = soak.host()
-    return "nobody" if machine is None else soak.trouble(Machine.cut_off, machine=machine)
-
-
-FAULTS: dict[str, Callable[[Soak], str]] = {
-    "worker killed": kill_worker,
-    "worker stopped": stop_worker,
-    "agent killed": kill_agent,
-    "node killed": kill_node,
-    "two nodes killed": kill_two_nodes,
-    "cut off": lambda soak: soak.trouble(Machine.cut_off),
-    "not heard": lambda soak: soak.trouble(Machine.mute),
-    "hears nothing": lambda soak: soak.trouble(Machine.deafen),
-    "slow link": lambda soak: soak.trouble(lambda machine: machine.slow_down(DELAY_S)),
-    "master killed": kill_master,
+FAULTS = {
+    "worker killed": signal_worker(signal.SIGKILL),
+    "worker stopped": signal_worker(signal.SIGSTOP),
+    "agent killed": kill_process("agent"),
+    "node killed": kill_nodes(),
+    "two nodes killed": kill_nodes(2),
+    "cut off": trouble(Machine.cut_off),
+    "not heard": trouble(Machine.mute),
+    "hears nothing": trouble(Machine.deafen),
+    "slow link": trouble(lambda machine: machine.slow_down(DELAY_S)),
+    # One that comes back too late has been succeeded, and its node has killed its workers.
+    "master killed": kill_process("master", whom=Whom.HOST, doubt_s=LEASE_S),
 }
 
-HOST_FAULTS: dict[str, Callable[[Soak], str]] = {
-    "master's node killed": kill_host,
-    "master cut off": cut_host_off,
+HOST_FAULTS = {
+    "master's node killed": kill_nodes(whom=Whom.HOST),
+    "master cut off": trouble(Machine.cut_off, whom=Whom.HOST),
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    duration_s: float
+    num_faults: int
     every_s: float
     seed: int
-    faults: dict[str, Callable[[Soak], str]] = field(default_factory=lambda: FAULTS)
+    faults: dict[str, Fault] = field(default_factory=lambda: FAULTS)
 
     def deal(self, rng: random.Random) -> Iterator[str]:
-        """Names of faults without end; each comes up again and again."""
-        while True:
-            yield from rng.sample(list(self.faults), len(self.faults))
+        """Names of faults; each comes up again and again."""
+        endless = (name for _ in count() for name in rng.sample(list(self.faults), len(self.faults)))
+        return islice(endless, self.num_faults)
 
 
 # --- the run --------------------------------------------------------------------------------------------------
@@ -202,18 +218,29 @@ def play(machines: list[Machine], folder: Path, plan: Plan) -> tuple[Soak, list[
     site.host.wait_for("node_joined", within_s=START_S)
     site.start(*machines[1:])
     site.await_training(*machines)
-    cards, began = plan.deal(rng), time.monotonic()
-    strike_at = began
-    while time.monotonic() < began + plan.duration_s:
-        if time.monotonic() >= strike_at:
-            name = next(cards)
-            soak.struck.append(Struck(time.monotonic(), name, plan.faults[name](soak)))
-            sys.stderr.write(f"{soak.struck[-1].at - began:6.1f} s  {name}: {soak.struck[-1].whom}\n")
-            strike_at += plan.every_s
-        look_after(soak)
+    began = time.monotonic()
+    for name in plan.deal(rng):
+        whom = await_strike(soak, plan.faults[name], name)
+        soak.struck.append(Struck(time.monotonic(), name, whom))
+        sys.stderr.write(f"{soak.struck[-1].at - began:6.1f} s  {name}: {whom}\n")
+        while time.monotonic() < soak.struck[-1].at + plan.every_s:
+            look_after(soak)
     until(lambda: look_after(soak) or soak.is_calm(), within_s=START_S, what="all nodes are back", tell=site.story)
     site.await_training(*machines)
     return soak, site.finish()
+
+
+def await_strike(soak: Soak, fault: Fault, name: str) -> str:
+    """Whom the fault has struck, as soon as the job could bear it."""
+    deadline = ask_at = time.monotonic()
+    deadline += BEAR_S
+    while True:
+        if time.monotonic() >= ask_at:
+            ask_at = time.monotonic() + ASK_S
+            if whom := soak.strike(fault):
+                return whom
+        assert time.monotonic() < deadline, f"not within {BEAR_S:g} s: the job can bear {name!r}\n{soak.site.story()}"
+        look_after(soak)
 
 
 def look_after(soak: Soak) -> None:
@@ -245,7 +272,8 @@ def complaints(soak: Soak, ends: list[End]) -> list[str]:
     if sorted(set(generations)) != generations:
         found.append(f"generations do not always grow: {generations}")
     if restarts := site.events("job_finished")[0]["restarts"]:
-        found.append(f"all workers were started again {restarts} times")
+        reasons = [event["reason"] for event in site.events("stopping")]
+        found.append(f"all workers were started again {restarts} times: {reasons}")
     return found
 
 
@@ -259,16 +287,17 @@ def repaired_generations(site: Site) -> list[int]:
 def repeated_steps(site: Site) -> list[str]:
     """No two processes make a step of one rank, and no process makes a step twice."""
     makers: dict[tuple[int, int], int] = {}
+    repeated: Counter[tuple[int, int, int]] = Counter()
     found = []
     for pid, notes in site.notes().items():
         for note in notes:
             other = makers.setdefault((note.step, note.rank), pid)
-            if other != pid:
-                found.append(f"step {note.step} of rank {note.rank} was made by {other} and by {pid}")
+            repeated[note.rank, other, pid] += other != pid
         steps = [note.step for note in notes]
         if sorted(set(steps)) != steps:
             found.append(f"{pid} went back: {steps}")
-    return found
+    made = [(rank, pids, number) for (rank, *pids), number in repeated.items() if number]
+    return found + [f"{number} steps of rank {rank} were made by {a} and by {b}" for rank, (a, b), number in made]
 
 
 def table(soak: Soak) -> str:
@@ -278,8 +307,7 @@ def table(soak: Soak) -> str:
     nexts = [struck.at for struck in soak.struck[1:]] + [ends[-1]]
     for struck, following in zip(soak.struck, nexts, strict=True):
         times = [struck.at, *(at for at in ends if struck.at < at <= following), following]
-        if struck.whom != "nobody":
-            pauses.setdefault(struck.name, []).append(max(b - a for a, b in pairwise(times)))
+        pauses.setdefault(struck.name, []).append(max(b - a for a, b in pairwise(times)))
     lines = [f"{'fault':20} {'times':>5}   longest pause of all workers, s: median [least-most]"]
     for name, each in sorted(pauses.items()):
         each.sort()
@@ -307,7 +335,7 @@ def main() -> int:
     # Whoever ends us wants our processes to end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     faults = FAULTS | HOST_FAULTS if options.master else FAULTS
-    plan = Plan(options.minutes * 60, options.every, options.seed, faults)
+    plan = Plan(round(options.minutes * 60 / options.every), options.every, options.seed, faults)
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or Path(temporary)
         with joined(NUM_MACHINES, root) as machines:

@@ -172,6 +172,8 @@ class NodeStatus:
     """Its workers are to end, and save the last step first, unless the master says that others have it."""
     saves: bool = False
     """Workers here have committed a step, and could save it for all ranks."""
+    called_off: bool = False
+    """Its workers were stopped because nobody, or another master, was heard: no worker has failed."""
 
 
 @dataclass(frozen=True, slots=True)

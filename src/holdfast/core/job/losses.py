@@ -55,6 +55,12 @@ def let_go(job: State, member: Member, *, now: float) -> list[Action]:
     return actions + face_loss(job, node, f"node {node} left: {reason}", now=now, leaving=True)
 
 
+def unseat(member: Member) -> str:
+    """Take its place from a node that has stopped its workers; as what that is seen. It may be given a place again."""
+    member.placed_in = None
+    return f"node {member.registered.node} stopped its workers: {member.status.reason}"
+
+
 def face_loss(
     job: State, node: str, symptom: str, *, now: float, leaving: bool = False, waited_s: float = 0.0
 ) -> list[Action]:
@@ -130,14 +136,14 @@ def fill(job: State, *, now: float) -> list[Action]:
     job.vacant |= {placement.node for placement in job.world.placements if placement.node not in job.members}
     is_over, limit_s = now >= job.vacant_until, job.rules.join_timeout_s
     patience = f", for up to {limit_s:g} s" if limit_s < math.inf else ""
-    leaving = [name for name in sorted(job.vacant) if name in job.members and job.members[name].is_leaving]
-    if leaving and not is_over:
+    busy = [name for name in sorted(job.vacant) if name in job.members and job.members[name].is_emptying]
+    if busy and not is_over:
         # Nobody gets its ranks before its workers are gone.
-        return _await(job, f"{', '.join(leaving)} to leave{patience}")
+        return _await(job, f"the workers of {', '.join(busy)} to end{patience}")
     told: list[Action] = []
-    for name in leaving:
+    for name in busy:
         job.remove(job.members[name])
-        told.append(Tale(NodeLost(name, f"did not leave within {limit_s:g} s")))
+        told.append(Tale(NodeLost(name, f"its workers did not end within {limit_s:g} s")))
     takers, names = _find_takers(job, job.spares()), ", ".join(sorted(job.vacant))
     if len(takers) == len(job.vacant):
         seats = [

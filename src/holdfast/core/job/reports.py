@@ -6,7 +6,7 @@ from holdfast.core.ids import NodePhase, NodeStatus
 from holdfast.core.job.checking import note_check
 from holdfast.core.job.ending import end, fail
 from holdfast.core.job.events import Acknowledge, Action, Refuse, StatusReported, Tale
-from holdfast.core.job.losses import let_go
+from holdfast.core.job.losses import face_loss, let_go, unseat
 from holdfast.core.job.pacing import note_pace
 from holdfast.core.job.repair import end_dump, face, symptom_of
 from holdfast.core.job.state import Member, Phase, State
@@ -75,7 +75,11 @@ def judge(job: State, member: Member, old: NodeStatus, *, now: float) -> list[Ac
         return end(job, status.end_job, status.reason, now=now)
     if status.phase in (NodePhase.LEAVING, NodePhase.LEFT):
         return let_go(job, member, now=now)
-    if not job.is_current(member) or status.generation != job.generation:
+    if not job.is_current(member):
+        return []
+    if job.phase is Phase.RUNNING and job.is_called_off(member):
+        return face_loss(job, node, unseat(member), now=now)
+    if status.generation != job.generation:
         return []
     tales: list[Action] = []
     for failure in status.failures[len(old.failures) if old.generation == status.generation else 0 :]:

@@ -69,6 +69,11 @@ class Member:
         return self.status.phase in (NodePhase.LEAVING, NodePhase.LEFT)
 
     @property
+    def is_emptying(self) -> bool:
+        """Whether workers may live here that are about to end."""
+        return self.is_leaving or self.status.phase is NodePhase.DRAINING
+
+    @property
     def is_prepared(self) -> bool:
         """Whether its processes wait at their loop."""
         return self.status.parked >= self.registered.num_workers
@@ -245,6 +250,11 @@ class State:
     def is_current(self, member: Member) -> bool:
         """Whether this incarnation of the node has a place in the current world."""
         return member.placed_in == self.generation
+
+    def is_called_off(self, member: Member) -> bool:
+        """Whether the workers that this node had, or was to have, in the current world were stopped, and not by us."""
+        # An order of another master may have named a generation that this one has not come to.
+        return member.status.called_off and member.status.generation >= self.generation
 
     def can_take_in(self) -> bool:
         """Whether the workers of this world can be told to join another one with nodes that are new to it."""

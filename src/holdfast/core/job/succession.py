@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.core.ids import NodePhase, NodeStatus
 from holdfast.core.job.ending import halt
 from holdfast.core.job.events import Action, Inherited, NodeRegistered, Tale, TimePassed, Will
-from holdfast.core.job.losses import face_loss
+from holdfast.core.job.losses import face_loss, unseat
 from holdfast.core.job.repair import DUMP_S
 from holdfast.core.job.reports import judge, note_start
 from holdfast.core.job.state import Member, Phase, State
@@ -94,15 +94,16 @@ def conclude(job: State, *, now: float) -> list[Action]:
     if job.awaited:
         return []
     job.is_inheriting = False
-    absent, job.absent = job.absent, {}
-    if not absent:
+    symptoms = {node: f"node {node} is lost: {reason}" for node, reason in job.absent.items()}
+    job.absent = {}
+    members = [job.members[placement.node] for placement in job.world.placements if placement.node in job.members]
+    symptoms |= {member.registered.node: unseat(member) for member in members if job.is_called_off(member)}
+    if not symptoms:
         unknown = NodeStatus(NodePhase.RUNNING, job.generation)
-        members = [job.members[placement.node] for placement in job.world.placements]
         return [action for member in members for action in judge(job, member, unknown, now=now)]
-    *others, last = sorted(absent)
+    *others, last = sorted(symptoms)
     job.vacant |= set(others)
-    symptom = "; ".join(f"node {node} is lost: {absent[node]}" for node in sorted(absent))
-    actions = face_loss(job, last, symptom, now=now)
+    actions = face_loss(job, last, "; ".join(symptoms[node] for node in (*others, last)), now=now)
     job.blame_worker = False
     return actions
 

@@ -26,6 +26,7 @@ def fence_at(group: State) -> float | None:
 
 def go_silent(group: State) -> list[Action]:
     """The master has not answered for too long."""
+    group.is_called_off |= group.phase in ACTIVE
     group.phase = NodePhase.DRAINING
     group.reason = f"cut off from the master for {group.spec.rules.fence_s:g} s"
     return sweep(group)

@@ -23,7 +23,7 @@ def run(group: State, world: World, *, now: float) -> list[Action]:
     group.phase, group.generation = NodePhase.RUNNING, world.generation
     group.world, group.placement = world, placement
     group.failures, group.faults, group.timings_ms, group.reason = [], [], {}, ""
-    group.pace = None
+    group.pace, group.is_called_off = None, False
     if not repairs:
         group.alive, group.pending, group.attached, group.committed = {}, set(), set(), {}
         group.any_ended, group.store_generation, group.saves = False, 0, False

@@ -65,6 +65,8 @@ class State:
         self.placement: Placement | None = None
         self.failures: list[WorkerFailure] = []
         self.reason = ""
+        self.is_called_off = False
+        """Whether the workers were stopped without a failure of theirs, since the newest world began here."""
         self.floor = 0
         self.end_job: int | None = None
         self.exit_with: Exit | None = None
@@ -99,6 +101,7 @@ class State:
             self.resumption if self.phase in ACTIVE else None,
             self.held_back is not None,
             self.saves and self.phase in ACTIVE,
+            self.is_called_off and self.phase in (NodePhase.DRAINING, NodePhase.READY),
         )
 
     def report(self, *, now: float) -> Report:

@@ -16,6 +16,7 @@ def obey_stop(group: State, stop: Stop, *, now: float) -> list[Action]:
         return []
     if group.phase in (NodePhase.DRAINING, NodePhase.LEAVING):
         return [] if stop.saves or group.held_back is None else pass_signal_on(group, group.held_back[0])
+    group.is_called_off |= group.phase in ACTIVE
     if group.phase in ACTIVE and stop.at_once:
         group.phase, group.reason = NodePhase.DRAINING, stop.reason
         return [group.report(now=now), *sweep(group)]
