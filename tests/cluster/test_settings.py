@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from clusters import START_S, StartCluster, end_of
+from clusters import SCRIPTS, START_S, StartCluster, end_of
 from jobs import kill
 
 pytestmark = pytest.mark.timeout(400)
@@ -51,6 +51,8 @@ def test_an_id_is_free_at_once_when_its_holder_is_dead_and_a_scheduler_keeps_its
         MS_NODE_TIMEOUT=-1,
         **QUICK,
     )
+    # A scheduler that imports torch may be away for longer than the others wait for it.
+    it.script = SCRIPTS / "serve.py"
     scheduler, first = it.scheduler(), it.server(0)
     first.wait_for_output("0 of 1 nodes are here, 1 of 2 servers", within_s=START_S)
     second = it.server(0)

@@ -261,7 +261,7 @@ def train(piece: Callable[[Step, nn.Module, list[torch.Tensor]], torch.Tensor], 
             for batch in step.micro_batches():
                 piece(step, net, batch).backward()
 
-        step(Step(run, 0))
+        step(next(run.steps(total=1)))
         total = [sum_ + mine for sum_, mine in zip(total, gradients(model), strict=True)]
     return total
 

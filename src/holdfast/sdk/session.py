@@ -11,8 +11,6 @@ import contextlib
 import functools
 import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -30,8 +28,10 @@ from holdfast.sdk.allocation import keep_freed_memory
 from holdfast.sdk.channel import Channel, Line
 from holdfast.sdk.checkpoints import Checkpoints
 from holdfast.sdk.data import Data
+from holdfast.sdk.feed import Feed
 from holdfast.sdk.groups import Severed, gpu_of
 from holdfast.sdk.membership import Membership
+from holdfast.sdk.notice import Notice
 from holdfast.sdk.once import Once
 from holdfast.sdk.ordered import Ordered
 from holdfast.sdk.reducer import DataParallel
@@ -47,9 +47,6 @@ from holdfast.spec.worker import WorkerSpec
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SIGNAL_S = 1.0
-"""For the signal to come that stops a process which has saved its state; one that lives on after that trains on."""
-
 
 class Run:
     """This process's part in the job."""
@@ -60,12 +57,12 @@ class Run:
         self.device = _device(spec.local_rank)
         self._spec = spec
         self._protected = Protected()
-        self._nets: list[DataParallel] = []
-        self._data: Data | Stream | None = None
         self._seed = 0
         self._stop_reason = ""
         self._last_fault: tuple[int, str] | None = None
         self._beacon = Beacon(spec.beacon)
+        self._feed = Feed(self._beacon, lambda: (self.rank, self.world_size))
+        self._notice = notice = Notice(self._beacon)
         self._ordered = Ordered(spec.beacon)
         if spec.may_tune_allocator:
             keep_freed_memory()
@@ -76,21 +73,16 @@ class Run:
         self._is_guarded = False
         self._has_entered = False
         self._has_warned = False
-        self._is_looping = False
-        self._is_noticed = False
-        """This node is about to stop, and the state may be lost with it."""
         self._is_updating = False
         """From the first update of a parameter to the commit."""
         if spec.agent is not None:
             agent = spec.agent
-            connect = lambda interrupt: Channel(  # noqa: E731
-                agent, interrupt=interrupt, notice=self._note_notice, heed=self._heed_notice
-            )
+            connect = lambda interrupt: Channel(agent, interrupt=interrupt, notice=notice.give, heed=notice.heed)  # noqa: E731
         if connect is not None:
             channel = connect(self._interrupt)
             subgroups = Subgroups(may_be_asked=lambda: not self._is_guarded and not self._has_entered)
             subgroups.take_over()
-            self._place = place = Membership(
+            self._place = notice.place = place = Membership(
                 channel,
                 self._protected,
                 self._beacon,
@@ -145,6 +137,7 @@ class Run:
         if self._checkpoints is not None or self._has_entered:
             raise SpecError("run.checkpoint()", str(directory), "call it once, before the loop")
         self._checkpoints = Checkpoints(directory, every=every, keep=keep, protected=self._protected)
+        self._notice.can_save = True
         if self._place is not None:
             self._place.checkpoints = self._checkpoints
 
@@ -171,11 +164,11 @@ class Run:
         if sampler is not None or isinstance(dataset, IterableDataset):
             if num_workers:
                 raise SpecError("data(num_workers=)", num_workers, "a dataset or sampler with a state is read in place")
-            self._data = Stream(
+            self._feed.data = Stream(
                 dataset, sampler=sampler, global_batch=global_batch, micro_batch=micro_batch, collate=collate
             )
-            return self._data
-        self._data = Data(
+            return self._feed.data
+        self._feed.data = Data(
             dataset,
             global_batch=global_batch,
             seed=seed,
@@ -186,12 +179,12 @@ class Run:
             prefetch=prefetch,
             collate=collate,
         )
-        return self._data
+        return self._feed.data
 
     def data_parallel(self, module: nn.Module, *, loss: Literal["mean", "sum"] = "mean") -> DataParallel:
         """`module` with gradients averaged over all ranks, or summed if the loss is a sum over samples."""
         net = DataParallel(module, loss=loss, check=self._check_world, waiting=self._beacon.waiting)
-        self._nets.append(net)
+        self._feed.nets.append(net)
         return net
 
     def once(self, function: Callable[[], R]) -> R:
@@ -227,7 +220,7 @@ class Run:
         limit = self._limit(total, epochs)
         number = self._committed = start
         is_first, self._has_entered = not self._has_entered, True
-        self._is_looping = True
+        self._notice.is_looping = True
         if self._place is not None:
             self._place.begin_at(start)
             with self._guard():
@@ -242,14 +235,14 @@ class Run:
         self._save_if_due()
         try:
             while number < limit and not self._stop_reason:
-                yield Step(self, number)
+                yield Step(self._feed, number)
                 number += 1
             if self._place is not None:
                 # Whoever dies in the last step is replaced, and the newcomer needs the others.
                 self.section()(dist.barrier)()
         finally:
-            self._is_looping = False
-            self._heed_notice()
+            self._notice.is_looping = False
+            self._notice.heed()
 
     def step(self, function: Callable[[Step], R]) -> Callable[[Step], R | None]:
         """Guard a function that makes one optimizer update.
@@ -260,11 +253,11 @@ class Run:
 
         @functools.wraps(function)
         def guarded(step: Step) -> R | None:
-            self._heed_notice()
+            self._notice.heed()
             with self._guard():
                 result = self._until_committed(function, step)
             self._save_if_due()
-            self._heed_notice()
+            self._notice.heed()
             return result
 
         return guarded
@@ -278,7 +271,7 @@ class Run:
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
-                self._heed_notice()
+                self._notice.heed()
                 with self._guard():
                     while True:
                         self._enter(in_section=True)
@@ -298,41 +291,6 @@ class Run:
             return guarded
 
         return decorate
-
-    # --- used by Step -------------------------------------------------------------------------------------------
-
-    def epoch_of(self, number: int) -> int:
-        return self._data.epoch_of(number) if self._data is not None else 0
-
-    def local_batches(self, number: int) -> list[Any]:
-        if self._data is None:
-            raise SpecError("step.batch()", "no data", "call run.data(...) first")
-        with self._beacon.loading():
-            return self._data.batches(number, rank=self.rank, size=self.world_size)
-
-    def piece_shares(self, number: int) -> list[float]:
-        """The part of the global batch that each of this rank's micro-batches is."""
-        assert self._data is not None, "there are micro-batches"
-        place = {"rank": self.rank, "size": self.world_size}
-        sizes, share = self._data.piece_sizes(number, **place), self._data.share(number, **place)
-        return [share * (size / sum(sizes)) for size in sizes]
-
-    def begin_piece(self, share: float) -> None:
-        for net in self._nets:
-            net.begin_piece(share)
-
-    def weigh(self, weight: float) -> None:
-        if not weight > 0:
-            raise SpecError("step.weigh()", weight, "it must be above 0")
-        for net in self._nets:
-            net.set_weight(weight)
-
-    @contextlib.contextmanager
-    def without_averaging(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for net in self._nets:
-                stack.enter_context(net.no_sync())
-            yield
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -362,12 +320,8 @@ class Run:
         self._beacon.step = step.number
         self._beacon.show(Phase.WORKING)
         self._protected.remember()
-        share = 1.0 / self.world_size
-        if self._data is not None:
-            share = self._data.share(step.number, rank=self.rank, size=self.world_size)
         self._is_updating = False
-        for net in self._nets:
-            net.set_share(share)
+        self._feed.begin(step.number)
         seed_all(derive(self._seed, step.number, self.rank))
         self._ordered.strike(step.number, self._protected)
         return function(step)
@@ -390,37 +344,9 @@ class Run:
             self._checkpoints.save(self._steps_done(), rank=self.rank, num_ranks=self.world_size)
             self._beacon.show(Phase.OUTSIDE)
 
-    def _note_notice(self, patience_s: float) -> None:
-        """Save the state at the next opportunity, if there will be one. Called from the channel's thread."""
-        self._is_noticed = self._checkpoints is not None
-        # After the flag: the loop may end at this moment, and looks at the flag then.
-        if self._place is not None and not (self._is_noticed and self._is_looping):
-            self._place.report_heeded()
-            return
-        timer = threading.Timer(patience_s, self._give_step_up)
-        timer.daemon = True
-        timer.start()
-
-    def _give_step_up(self) -> None:
-        """The peers may be gone: who waits for them waits no longer, and saves the step before."""
-        if self._is_noticed and self._place is not None:
-            self._place.cut()
-
-    def _heed_notice(self) -> None:
-        """If this node is about to stop, save what nobody else may have, and be stopped."""
-        if not self._is_noticed or self._place is None:
-            return
-        self._is_noticed = False
-        self._beacon.show(Phase.OUTSIDE, cost=Cost.NOTHING)
-        if trouble := self._place.save_for_all():
-            sys.stderr.write(f"holdfast: the last step is not saved: {trouble}\n")
-        self._place.report_heeded()
-        time.sleep(SIGNAL_S)
-
     def _recover(self, error: Exception, number: int) -> None:
         """Decide what an exception in a guarded function means; returns when a new world is known."""
-        for net in self._nets:
-            net.reset()
+        self._feed.reset()
         self._is_updating = False
         place = self._place
         if place is None:
@@ -440,7 +366,7 @@ class Run:
             place.report_end()
             raise error
         self._protected.put_back()
-        self._heed_notice()
+        self._notice.heed()
         if kind is None or place.is_outdated():
             return
         try:
@@ -483,8 +409,7 @@ class Run:
 
     def _enter(self, *, in_section: bool) -> None:
         if self._place is not None and self._place.is_outdated():
-            for net in self._nets:
-                net.reset()
+            self._feed.reset()
             self._place.enter(in_section=in_section)
 
     def _find_gpu(self, local_rank: int) -> str:
@@ -506,8 +431,8 @@ class Run:
         return self._place.position.committed if self._place is not None else self._committed
 
     def _limit(self, total: int | None, epochs: int | None) -> int:
-        if epochs is not None and self._data is not None:
-            return epochs * self._data.steps_per_epoch
+        if epochs is not None and self._feed.data is not None:
+            return epochs * self._feed.data.steps_per_epoch
         if total is None:
             raise SpecError("run.steps()", f"epochs={epochs}", "say total=N, or epochs=N with run.data(...)")
         return total
