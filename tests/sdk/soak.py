@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -285,19 +285,27 @@ def repaired_generations(site: Site) -> list[int]:
 
 
 def repeated_steps(site: Site) -> list[str]:
-    """No two processes make a step of one rank, and no process makes a step twice."""
-    makers: dict[tuple[int, int], int] = {}
-    repeated: Counter[tuple[int, int, int]] = Counter()
-    found = []
+    """No process goes back, and none makes a step that another one has made in its rank and lived to build upon.
+
+    One that was cut off may have made its last step alone: that is lost with it, and others make the step again.
+    """
+    found, makers = [], defaultdict(list)
+    last = {pid: notes[-1].step for pid, notes in site.notes().items() if notes}
     for pid, notes in site.notes().items():
-        for note in notes:
-            other = makers.setdefault((note.step, note.rank), pid)
-            repeated[note.rank, other, pid] += other != pid
         steps = [note.step for note in notes]
         if sorted(set(steps)) != steps:
             found.append(f"{pid} went back: {steps}")
-    made = [(rank, pids, number) for (rank, *pids), number in repeated.items() if number]
-    return found + [f"{number} steps of rank {rank} were made by {a} and by {b}" for rank, (a, b), number in made]
+        for note in notes:
+            makers[note.step, note.rank].append((note.at, pid))
+    repeated: Counter[tuple[int, int, int]] = Counter()
+    for (step, rank), made in makers.items():
+        for (_, earlier), (_, later) in pairwise(sorted(made)):
+            repeated[rank, earlier, later] += last[earlier] != step
+    return found + [
+        f"{number} steps of rank {rank} were made by {earlier} and again by {later}"
+        for (rank, earlier, later), number in repeated.items()
+        if number
+    ]
 
 
 def table(soak: Soak) -> str:
