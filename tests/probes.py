@@ -52,7 +52,7 @@ def run_probe(launcher: list[str], mode: Mode, directory: Path, where: Path) -> 
     env = {**mode.env, "PROBE_DIR": str(where), "PROBE_TORCH": "1"}
     job = start([*launcher, *args], directory=where, env=env, cwd=directory)
     try:
-        assert job.wait(within_s=60) == 0, job.story()
+        assert job.wait(within_s=150) == 0, job.story()
         job.expect_nothing_left()
     finally:
         job.destroy()

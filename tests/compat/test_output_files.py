@@ -49,7 +49,7 @@ def _run(command: tuple[str, ...], directory: Path) -> Output:
     logs = directory / "logs"
     job = start([*command, "--log-dir", str(logs), "speak.py"], directory=directory)
     try:
-        assert job.wait(within_s=60) == 0, job.story()
+        assert job.wait(within_s=150) == 0, job.story()
     finally:
         job.destroy()
     [run] = logs.iterdir()

@@ -337,6 +337,24 @@ def test_who_has_stopped_its_workers_meanwhile_costs_the_others_nothing():
         assert "node c stopped its workers: cut off from the master for 9 s" in symptom
 
 
+def test_nobody_gets_its_ranks_before_its_workers_are_gone():
+    master, _ = heir(will_of("a", "b", "c"), dead={"a": "gone"}, voters=("b", "c"))
+    stopped = NodeStatus(NodePhase.DRAINING, 1, called_off=True, reason="the group is being stopped")
+    assert not orders(back(master, "b") + back(master, "c", stopped))
+    actions = master.report("c", NodePhase.READY, 1, called_off=True)
+    assert [placement.node for placement in orders(actions)["b"].world.placements] == ["b"]
+
+
+def test_the_end_that_somebody_asked_for_is_not_forgotten():
+    for dead in ({}, {"a": "gone"}):
+        master, _ = heir(will_of("a", "b", "c"), dead=dead, voters=("b", "c"))
+        if not dead:
+            back(master, "a")
+        back(master, "b")
+        actions = back(master, "c", NodeStatus(NodePhase.READY, 1, end_job=130, reason="SIGINT", called_off=True))
+        assert [tale.decision for tale in tales(actions, Stopping)] == ["finish"]
+
+
 def test_workers_that_were_stopped_meanwhile_are_started_again():
     master, _ = heir(will_of("a", "b", "c"), dead={"a": "gone"}, voters=("b", "c"))
     idle = NodeStatus(NodePhase.READY, 1)

@@ -50,7 +50,8 @@ class Peer:
                 can = {"attached": self.attached, "saves": self.attached}
                 status = NodeStatus(NodePhase.RUNNING, world.generation, pids=PIDS, **can)
             case Stop(generation=generation) if status.phase is not NodePhase.LEAVING:
-                status = NodeStatus(NodePhase.READY, max(generation, status.generation))
+                is_off = status.called_off or status.phase in ACTIVE
+                status = NodeStatus(NodePhase.READY, max(generation, status.generation), called_off=is_off)
         return self.say(status)
 
     def can_run(self, *, repairs: bool) -> bool:
@@ -79,11 +80,21 @@ class Peer:
         pids = (0,) * num_lost + PIDS[num_lost:]
         return self.say(replace(status, phase=NodePhase.BROKEN, pids=pids, failures=lost, faults=faults))
 
+    def fence(self, how: float) -> job.StatusReported:
+        """It has heard nobody, and kills its workers."""
+        status = self.status
+        if status.phase is NodePhase.DRAINING:
+            return self.say(replace(status, phase=NodePhase.READY))
+        if status.phase not in ACTIVE:
+            return self.say(status)
+        phase = NodePhase.READY if how < 0.5 else NodePhase.DRAINING
+        return self.say(NodeStatus(phase, status.generation, status.failures, reason="cut off", called_off=True))
+
     def calm_down(self, *, hangs: bool) -> job.StatusReported:
         """Whatever is under way comes to its end, and nothing else happens; but one that hangs commits no step."""
         status = self.status
         if status.phase is NodePhase.DRAINING:
-            return self.say(NodeStatus(NodePhase.READY, status.generation, failures=status.failures))
+            return self.say(replace(status, phase=NodePhase.READY))
         if status.phase is NodePhase.LEAVING:
             return self.say(NodeStatus(NodePhase.LEFT, status.generation, reason="gone"))
         if status.phase is NodePhase.BROKEN and not any(status.pids):
@@ -140,6 +151,7 @@ class History:
                 assert [placement.first_rank for placement in formed.placements] == list(range(0, 2 * size, 2))
             case job.Tale(record=IncidentOpened() as opened):
                 REACHED[opened.strategy] += 1
+                REACHED["unseated"] += "stopped its workers" in opened.symptom
                 assert opened.strategy in self.rules.strategies
                 assert opened.reason
             case job.Tell(node=node, nonce=nonce, order=order):
@@ -190,6 +202,8 @@ class History:
                 self.step(peer.change(phases[word]))
             case "break" if peer is not None:
                 self.step(peer.break_down(amount))
+            case "fence" if peer is not None:
+                self.step(peer.fence(amount))
             case "commit" if peer is not None:
                 self.step(peer.commit())
             case "park" if peer is not None:
@@ -323,7 +337,11 @@ def test_a_job_holds_its_word_through_every_history(history, limits, max_restart
 @settings(max_examples=400)
 @given(
     history=steps(
-        *["break"] * 4, *["all obey"] * 4, *["commit"] * 2, *["deadline"] * 2, "join", "park", *RARE, least=5, most=40
+        *["break", "all obey"] * 4,
+        *["fence", "commit", "deadline"] * 2,
+        *("join", "park", *RARE),
+        least=5,
+        most=40,
     ),
     limits=LIMITS,
     max_restarts=RESTARTS,
@@ -350,4 +368,5 @@ def test_the_histories_above_went_somewhere():
     assert REACHED["restart"] > 200
     assert all(REACHED[phase] > 200 for phase in job.Phase), REACHED
     assert all(REACHED[strategy] > 25 for strategy in FINER), REACHED
+    assert REACHED["unseated"] > 25, REACHED
     assert all(REACHED[f"calm: {phase}"] > 50 for phase in (job.Phase.RUNNING, job.Phase.FINISHED)), REACHED

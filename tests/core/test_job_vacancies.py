@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from driving import PIDS, Master, crash, die, orders, park, placed, rules, tales, train
+from driving import PIDS, Master, crash, die, failure, orders, park, placed, rules, tales, train
 
 from holdfast.core import job
 from holdfast.core.ids import NodePhase, StepFault
@@ -121,9 +121,9 @@ def test_a_node_that_never_finishes_leaving_is_given_up(has_spare: bool):
     master = trained("a", "b", least=2)
     if has_spare:
         master.join("c")
-    assert tales(leave(master, "b"), Waiting) == [Waiting("the workers of b to end, for up to 100 s")]
+    assert tales(leave(master, "b"), Waiting) == [Waiting("b to leave, for up to 100 s")]
     actions = master.wait(master.now + 100.0)
-    assert tales(actions, NodeLost) == [NodeLost("b", "its workers did not end within 100 s")]
+    assert tales(actions, NodeLost) == [NodeLost("b", "did not leave within 100 s")]
     deadline = master.job.next_deadline()
     assert deadline is None or deadline > master.now
     if has_spare:
@@ -153,6 +153,14 @@ def test_nodes_that_fall_silent_together_are_all_left_out_of_the_world_that_save
     assert {tale.node for tale in tales(actions, NodeLost)} == {"b", "c"}
     assert [tale.strategy for tale in tales(actions, IncidentOpened)] == ["dump"]
     assert placed(actions, "a") == {"a": 0}
+
+
+def test_they_go_on_as_soon_as_enough_are_there_though_not_in_the_place_of_all():
+    master = trained("a", "b", "c", least=2)
+    for node in ("b", "c"):
+        master.job.leases.renew(node, now=-1e6)
+    assert {tale.strategy for tale in tales(master.wait(3.0), IncidentOpened)} == {"recover"}
+    assert placed(master.join("d"), "a") == {"a": 0, "d": 2}
 
 
 def test_a_node_that_has_ended_and_left_while_another_was_awaited_is_replaced_too():
@@ -230,8 +238,10 @@ def test_a_node_that_has_killed_its_workers_costs_nobody_else_theirs():
 
 def test_it_gets_its_place_back_where_the_others_need_it_once_its_workers_are_gone():
     master = trained("a", "b", least=2)
-    actions = fall_silent(master, "b", NodePhase.DRAINING)
-    assert tales(actions, Waiting) == [Waiting("the workers of b to end, for up to 100 s")]
+    assert tales(fall_silent(master, "b", NodePhase.DRAINING)) == []
+    lost_peer = StepFault(0, "a", 5, "communication", "Connection closed by peer")
+    master.report("a", NodePhase.BROKEN, 1, pids=PIDS, attached=True, faults=(lost_peer,))
+    assert tales(master.wait(master.now + 10.0)) == []
     assert placed(fall_silent(master, "b"), "a") == {"a": 0, "b": 2}
     assert master.job.restart_count == 0
 
@@ -241,3 +251,13 @@ def test_scripts_without_the_sdk_start_again():
     for node in ("a", "b"):
         master.report(node, NodePhase.RUNNING, 1, pids=PIDS)
     assert [tale.decision for tale in tales(fall_silent(master, "b"), Stopping)] == ["restart"]
+
+
+def test_a_worker_that_had_failed_before_is_still_to_blame_and_otherwise_nobody_is():
+    bug = failure(2, node="b", error="ValueError: bug", step=5)
+    for failures, root in (((bug,), bug), ((), None)):
+        master = trained("a", "b", least=2, strategies=(Strategy.EXIT,), max_restarts=0)
+        killed = replace(bug, rank=3, error="", exit_code=None, signal=signal.SIGKILL, stopped_by_us=True)
+        master.report("b", NodePhase.READY, 1, failures=(*failures, killed), called_off=True, reason="cut off")
+        finished = tales(master.report("a", NodePhase.READY, 1, called_off=True), JobFinished)
+        assert finished[0].outcome.root_cause == root

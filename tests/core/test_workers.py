@@ -161,7 +161,8 @@ def test_an_order_to_stop_drains_sweeps_and_reports_ready():
     node = Node()
     node.run()
     actions = node.order(Stop(1, "the group is being stopped"))
-    assert reports(actions) == [NodeStatus(NodePhase.DRAINING, 1, reason="the group is being stopped")]
+    draining = NodeStatus(NodePhase.DRAINING, 1, reason="the group is being stopped", called_off=True)
+    assert reports(actions) == [draining]
     assert without_reports(actions) == [core.Forward(TERM)]
     assert node.exit(0, None, signal=TERM) == []
     assert node.exit(1, 0) == [core.Sweep()]

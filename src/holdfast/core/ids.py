@@ -173,7 +173,7 @@ class NodeStatus:
     saves: bool = False
     """Workers here have committed a step, and could save it for all ranks."""
     called_off: bool = False
-    """Its workers were stopped because nobody, or another master, was heard: no worker has failed."""
+    """Its workers were stopped because the master was not heard, or ordered so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,14 +136,14 @@ def fill(job: State, *, now: float) -> list[Action]:
     job.vacant |= {placement.node for placement in job.world.placements if placement.node not in job.members}
     is_over, limit_s = now >= job.vacant_until, job.rules.join_timeout_s
     patience = f", for up to {limit_s:g} s" if limit_s < math.inf else ""
-    busy = [name for name in sorted(job.vacant) if name in job.members and job.members[name].is_emptying]
-    if busy and not is_over:
+    leaving = [name for name in sorted(job.vacant) if name in job.members and job.members[name].is_leaving]
+    if leaving and not is_over:
         # Nobody gets its ranks before its workers are gone.
-        return _await(job, f"the workers of {', '.join(busy)} to end{patience}")
+        return _await(job, f"{', '.join(leaving)} to leave{patience}")
     told: list[Action] = []
-    for name in busy:
+    for name in leaving:
         job.remove(job.members[name])
-        told.append(Tale(NodeLost(name, f"its workers did not end within {limit_s:g} s")))
+        told.append(Tale(NodeLost(name, f"did not leave within {limit_s:g} s")))
     takers, names = _find_takers(job, job.spares()), ", ".join(sorted(job.vacant))
     if len(takers) == len(job.vacant):
         seats = [
@@ -153,6 +153,11 @@ def fill(job: State, *, now: float) -> list[Action]:
         job.vacant, job.vacant_until = set(), None
         placements = [replace(old, node=new.node, host=new.host, machine=new.machine) for old, new in seats]
         return [*told, *publish_repair(job, tuple(placements), now=now)]
+    here = [p.node for p in job.world.placements if p.node not in job.vacant] + list(takers.values())
+    if takers and Strategy.ELASTIC_TRAINING in job.rules.strategies and len(here) >= job.rules.min_nodes:
+        # Not all who were lost, but enough to go on.
+        job.vacant, job.vacant_until = set(), None
+        return [*told, *publish_repair(job, job.places(here), now=now)]
     if not is_over:
         return _await(job, f"a node in place of {names}{patience}")
     symptom = f"no node took the place of {names} within {limit_s:g} s"

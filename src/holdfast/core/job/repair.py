@@ -42,6 +42,9 @@ def face(job: State, member: Member, *, now: float) -> list[Action]:
 def repair(job: State, *, now: float) -> list[Action]:
     assert job.world is not None, "a running job has a world"
     job.settle_until = None
+    if any(job.is_called_off(job.members[p.node]) for p in job.world.placements if p.node in job.members):
+        # Its workers are about to be gone: then that is repaired too.
+        return []
     placed = job.placed()
     failures = [failure for status in placed for failure in status.failures]
     faults = [fault for status in placed for fault in status.faults]

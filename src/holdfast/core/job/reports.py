@@ -77,10 +77,8 @@ def judge(job: State, member: Member, old: NodeStatus, *, now: float) -> list[Ac
         return let_go(job, member, now=now)
     if not job.is_current(member):
         return []
-    if job.phase is Phase.RUNNING and job.is_called_off(member):
-        return face_loss(job, node, unseat(member), now=now)
     if status.generation != job.generation:
-        return []
+        return _take_place(job, member, now=now) if job.is_called_off(member) else []
     tales: list[Action] = []
     for failure in status.failures[len(old.failures) if old.generation == status.generation else 0 :]:
         job.failures.append(failure)
@@ -88,6 +86,8 @@ def judge(job: State, member: Member, old: NodeStatus, *, now: float) -> list[Ac
             tales.append(Tale(WorkerFailed(job.generation, failure)))
     if job.phase is not Phase.RUNNING:
         return tales
+    if job.is_called_off(member):
+        return tales + _take_place(job, member, now=now)
     if status.phase is NodePhase.SUCCEEDED:
         job.succeeded.add(node)
     elif job.after_dump is not None and status.phase is not NodePhase.RUNNING:
@@ -97,3 +97,12 @@ def judge(job: State, member: Member, old: NodeStatus, *, now: float) -> list[Ac
     elif status.phase in (NodePhase.DRAINING, NodePhase.READY):
         return tales + fail(job, symptom_of(member), now=now)
     return tales
+
+
+def _take_place(job: State, member: Member, *, now: float) -> list[Action]:
+    """A node has stopped its workers, and no other one its own: once they are gone, it is as if it were lost."""
+    if job.phase is not Phase.RUNNING or member.status.phase is not NodePhase.READY:
+        return []
+    actions = face_loss(job, member.registered.node, unseat(member), now=now)
+    job.blame_worker = any(not failure.stopped_by_us for failure in member.status.failures)
+    return actions

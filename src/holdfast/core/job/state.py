@@ -69,11 +69,6 @@ class Member:
         return self.status.phase in (NodePhase.LEAVING, NodePhase.LEFT)
 
     @property
-    def is_emptying(self) -> bool:
-        """Whether workers may live here that are about to end."""
-        return self.is_leaving or self.status.phase is NodePhase.DRAINING
-
-    @property
     def is_prepared(self) -> bool:
         """Whether its processes wait at their loop."""
         return self.status.parked >= self.registered.num_workers

@@ -7,7 +7,7 @@ less than half of it may have been succeeded. Whoever hears exactly half goes on
 from __future__ import annotations
 
 from holdfast.core.ids import NodePhase, NodeStatus
-from holdfast.core.job.ending import halt
+from holdfast.core.job.ending import end, halt
 from holdfast.core.job.events import Action, Inherited, NodeRegistered, Tale, TimePassed, Will
 from holdfast.core.job.losses import face_loss, unseat
 from holdfast.core.job.repair import DUMP_S
@@ -93,11 +93,18 @@ def conclude(job: State, *, now: float) -> list[Action]:
     assert job.world is not None, "it was inherited"
     if job.awaited:
         return []
+    members = [job.members[placement.node] for placement in job.world.placements if placement.node in job.members]
+    called_off = [member for member in members if job.is_called_off(member)]
+    if any(member.status.phase is not NodePhase.READY for member in called_off):
+        # Nobody gets its ranks before its workers are gone.
+        return []
     job.is_inheriting = False
+    for member in members:
+        if member.status.end_job is not None:
+            return end(job, member.status.end_job, member.status.reason, now=now)
     symptoms = {node: f"node {node} is lost: {reason}" for node, reason in job.absent.items()}
     job.absent = {}
-    members = [job.members[placement.node] for placement in job.world.placements if placement.node in job.members]
-    symptoms |= {member.registered.node: unseat(member) for member in members if job.is_called_off(member)}
+    symptoms |= {member.registered.node: unseat(member) for member in called_off}
     if not symptoms:
         unknown = NodeStatus(NodePhase.RUNNING, job.generation)
         return [action for member in members for action in judge(job, member, unknown, now=now)]

@@ -66,7 +66,7 @@ class State:
         self.failures: list[WorkerFailure] = []
         self.reason = ""
         self.is_called_off = False
-        """Whether the workers were stopped without a failure of theirs, since the newest world began here."""
+        """Whether the workers were stopped by the fence or an order, since the newest world began here."""
         self.floor = 0
         self.end_job: int | None = None
         self.exit_with: Exit | None = None
