@@ -53,11 +53,12 @@ def form(num_workers: int) -> dict[str, float]:
         processes = [start(HOLDFAST_ROLE="scheduler")]
         processes += [start(HOLDFAST_ROLE="worker", HOLDFAST_NODE_ID=str(rank)) for rank in range(num_workers)]
         await_ends(processes, output=Path(folder, "output"))
-        told = [json.loads(Path(folder, f"rank-{rank}").read_text()) for rank in range(num_workers)]
-    last_entered_at = max(one["entered_at"] for one in told)
+        names = ["scheduler", *(f"rank-{rank}" for rank in range(num_workers))]
+        scheduler, *workers = (json.loads(Path(folder, name).read_text()) for name in names)
+    last_entered_at = max(one["entered_at"] for one in (scheduler, *workers))
     return {
         "imported_s": last_entered_at - launched_at,
-        "formed_s": max(one["returned_at"] for one in told) - last_entered_at,
+        "formed_s": max(one["returned_at"] for one in workers) - last_entered_at,
     }
 
 

@@ -4,6 +4,7 @@ The argument is the folder for what it tells. Times are seconds of the monotonic
 share.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -14,15 +15,22 @@ import torch.distributed as dist
 
 import holdfast
 
+
+def tell(name: str, **times: float) -> None:
+    unfinished = Path(sys.argv[1], f"{name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(times))
+    unfinished.rename(unfinished.with_suffix(""))
+
+
 # What `init()` would import: many processes that import at once measure the cores.
-import holdfast.cluster.worker
-import holdfast.sdk.session
+if os.environ["HOLDFAST_ROLE"] == "scheduler":
+    importlib.import_module("holdfast.cluster.scheduler")
+    tell("scheduler", entered_at=monotonic())
+else:
+    importlib.import_module("holdfast.cluster.worker")
+    importlib.import_module("holdfast.sdk.session")
 
 entered_at = monotonic()
 run = holdfast.init()
-returned_at = monotonic()
-told = Path(sys.argv[1], f"rank-{run.rank}")
-unfinished = told.with_suffix(f".{os.getpid()}")
-unfinished.write_text(json.dumps({"entered_at": entered_at, "returned_at": returned_at}))
-unfinished.rename(told)
+tell(f"rank-{run.rank}", entered_at=entered_at, returned_at=monotonic())
 dist.barrier()

@@ -104,7 +104,9 @@ class Job:
         """When the last of its processes was killed."""
         node = self.nodes.pop(index)
         for pid in [node.pid, *descendants([node.pid], snapshot())]:
-            os.kill(pid, signal.SIGKILL)
+            # It may have ended with those that were killed before it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         killed_at = monotonic()
         node.wait()
         return killed_at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from holdfast.errors import SpecError
 from holdfast.spec.tls import CLIENT_PASSWORD, SERVER_PASSWORD, find_tls, forget_tls, remember_tls, require_tls
 from holdfast.spec.worker import load_worker
@@ -12,8 +14,8 @@ def set_ps_context(
 ) -> None:
     """MindSpore's switch for the secure channel: on, or off, for every job that this process starts from now on.
 
-    The certificates are checked at once. In a worker the channel exists already; there the call only makes sure that
-    it is secure.
+    The certificates are checked at once; the server's only where its file is, since only the master needs it, and will
+    say so. In a worker the channel exists already; there the call only makes sure that it is secure.
     """
     if load_worker().agent is not None:
         if enable_ssl:
@@ -35,5 +37,5 @@ def _check(config: str, passwords: dict[str, str]) -> None:
     tls, _ = find_tls(config, passwords, source="config_file_path")
     assert tls is not None, "a configuration is given"
     open_client(tls)
-    if tls.server_password is not None:
+    if tls.server_password is not None and os.path.exists(tls.server_cert):
         open_server(tls)

@@ -45,8 +45,10 @@ class Cluster:
     def scheduler(self, **variables: object) -> Job:
         return self._start({"MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched", **variables})
 
-    def worker(self, node_id: object = "", **variables: object) -> Job:
-        return self._start({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": node_id, **variables})
+    def worker(self, node_id: object = "", *, elsewhere: bool = False, **variables: object) -> Job:
+        """`elsewhere`: as one on another machine, of whose processes the scheduler knows nothing."""
+        prefix = ("unshare", "--pid", "--fork") if elsewhere else ()
+        return self._start({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": node_id, **variables}, prefix=prefix)
 
     def server(self, node_id: object = "", **variables: object) -> Job:
         return self._start({"MS_ROLE": "MS_PSERVER", "MS_NODE_ID": node_id, **variables}, script=SCRIPTS / "serve.py")
@@ -64,10 +66,11 @@ class Cluster:
         """The checkpoints of a rank."""
         return {path.name for path in self.directory.glob(f"saved/rank_{rank}/step_*")}
 
-    def _start(self, variables: dict[str, object], *, script: Path | None = None) -> Job:
+    def _start(self, variables: dict[str, object], *, script: Path | None = None, prefix: tuple[str, ...] = ()) -> Job:
         env = {name: str(value) for name, value in {**self._variables, **variables}.items()} | {"PYTHONPATH": SOURCES}
         directory = self.directory / f"process{len(self.started)}"
-        job = start([PYTHON, "-u", str(script or self.script), str(self.directory)], directory=directory, env=env)
+        command = [*prefix, PYTHON, "-u", str(script or self.script), str(self.directory)]
+        job = start(command, directory=directory, env=env)
         self.started.append(job)
         return job
 

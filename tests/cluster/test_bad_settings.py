@@ -72,6 +72,19 @@ def init_with(directory: Path, variables: dict[str, str]) -> Job:
             {**RECOVERY, "MS_RECOVERY_PATH": "", "MS_ROLE": "MS_SCHED"},
             "HOLDFAST_RECOVERY_PATH: '' is not valid; with recovery on, it must name a directory",
         ),
+        ({"HOLDFAST_LOG_DIR": "/proc/x"}, "HOLDFAST_LOG_DIR: '/proc/x' is not valid; it cannot be made: No such file"),
+        (
+            {"HOLDFAST_LOG_DIR": "/proc", "MS_NODE_ID": "0"},
+            "HOLDFAST_LOG_DIR: '/proc' is not valid; it must be a directory where worker_0.log can be written: No such",
+        ),
+        (
+            {"HOLDFAST_LOG_DIR": "/dev/null", "MS_ROLE": "MS_SCHED"},
+            "HOLDFAST_LOG_DIR: '/dev/null' is not valid; it cannot be made: File exists",
+        ),
+        (
+            {"HOLDFAST_LOG_DIR": ".", "MS_NODE_ID": "n" * 300, "MS_ROLE": "MS_SCHED"},
+            f"'.' is not valid; it must be a directory where scheduler_{'n' * 300}.log can be written: File name too",
+        ),
     ],
     ids=lambda value: " ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else "",
 )

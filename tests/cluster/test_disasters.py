@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from clusters import SLACK_S, START_S, StartCluster, end_of
 from jobs import Job, kill, listening_ports, until
+from machines import obstacle
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -20,27 +21,45 @@ def ports_of(scheduler: Job) -> list[int]:
     return ports()
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+@pytest.mark.parametrize("fault", ["killed", "silent", "killed elsewhere", "killed elsewhere outside of a step"])
 def test_without_recovery_a_lost_worker_ends_the_cluster_in_time_and_is_named(
-    cluster: StartCluster, fault: signal.Signals
+    cluster: StartCluster, fault: str
 ) -> None:
+    is_elsewhere = "elsewhere" in fault
+    if is_elsewhere and obstacle():
+        pytest.skip(obstacle())
     node_timeout_s, intervals_s = 6.0, (1.2, 2.0)
     it = cluster(2, MS_NODE_TIMEOUT=node_timeout_s)
-    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
+    if "outside" in fault:
+        (it.directory / "unguarded").touch()
+    scheduler, workers = it.scheduler(), [it.worker(0), it.worker(1, elsewhere=is_elsewhere)]
     it.wait_for_hold(2)
     story = it.follow()
     faulty_at = datetime.now(UTC)
-    kill(workers[1].pid, fault)
+    for pid in workers[1].processes():
+        kill(pid, signal.SIGSTOP if fault == "silent" else signal.SIGKILL)
     for process in (scheduler, workers[0]):
         assert process.wait(within_s=60) != 0
         assert "node 1 is lost" in process.err
         assert "recovery is off (HOLDFAST_ENABLE_RECOVERY=0)" in process.err
     ended_at = datetime.now(UTC)
     lost_after_s = (story.when("node_lost", node="1") - faulty_at).total_seconds()
-    if fault is signal.SIGSTOP:
+    if fault != "killed":
         assert lost_after_s > node_timeout_s - intervals_s[1] - 1.0, "silence counts from the last heartbeat"
     for at in (story.when("job_finished"), ended_at):
         assert (at - faulty_at).total_seconds() <= node_timeout_s + 2 * intervals_s[1] + SLACK_S
+
+
+def test_without_recovery_a_worker_that_raises_ends_the_cluster_and_says_why(cluster: StartCluster) -> None:
+    """Its peers see only that it is gone; without heartbeats nothing else would tell of it."""
+    it = cluster(2, MS_DISABLE_HEARTBEAT=1)
+    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
+    it.wait_for_hold(2)
+    (it.directory / "raise-1").touch()
+    assert [process.wait(within_s=60) for process in (scheduler, *workers)] == [1, 1, 1]
+    for process in (scheduler, workers[0]):
+        assert "rank 1 ended with exit code 1: ValueError: a bad label" in process.err, process.story()
+    assert "root cause: rank 1 on 1" in scheduler.err
 
 
 def test_without_recovery_a_lost_scheduler_ends_the_cluster_in_time(cluster: StartCluster) -> None:
@@ -123,3 +142,23 @@ def test_scheduler_and_workers_are_lost_one_after_the_other_and_pulled_up_again(
     for process in it.started:
         assert "resumed at step" not in process.err, "a live process has the state"
     assert not list(state.iterdir()), "what a finished cluster needs no more is gone"
+
+
+def test_a_scheduler_that_dies_after_the_end_tells_the_others_of_it_when_it_is_back(
+    cluster: StartCluster, tmp_path: Path
+) -> None:
+    it = cluster(1, MS_SERVER_NUM=1, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path / "state")
+    scheduler, worker, server = it.scheduler(), it.worker(0), it.server(0)
+    it.wait_for_hold(1)
+    kill(server.pid, signal.SIGSTOP)
+    story = it.follow()
+    (it.directory / "go").touch()
+    story.first("job_finished")
+    kill(scheduler.pid)
+    scheduler.process.wait()
+    scheduler = it.scheduler()
+    scheduler.wait_for_output("master restored from its journal", within_s=START_S)
+    kill(server.pid, signal.SIGCONT)
+    assert [process.wait(within_s=START_S) for process in (worker, server, scheduler)] == [0, 0, 0], server.story()
+    assert f"the cluster whose state was in {tmp_path / 'state'} had ended" in scheduler.err
+    assert not list((tmp_path / "state").iterdir())

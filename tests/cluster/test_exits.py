@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
-from clusters import SOURCES
-from jobs import PYTHON, clean_env
+from clusters import SOURCES, START_S, StartCluster
+from jobs import PYTHON, clean_env, kill, listening_ports, until
+
+from holdfast.cluster.voice import Voice
 
 WATCH = """
 from sys import exit as leave
@@ -110,3 +117,26 @@ def test_a_module_ends_as_a_script_does(tmp_path: Path) -> None:
     env = clean_env() | {"PYTHONPATH": f"{SOURCES}:{tmp_path}"}
     ended = subprocess.run([PYTHON, "-m", "ending"], capture_output=True, text=True, env=env, check=True, timeout=60)
     assert ended.stdout == "good"
+
+
+def test_a_scheduler_that_is_interrupted_says_so_and_no_more(cluster: StartCluster) -> None:
+    it = cluster(1)
+    scheduler = it.scheduler()
+    until(lambda: len(listening_ports(scheduler.pid)) == 2, within_s=START_S, what="it serves", tell=scheduler.story)
+    # It listens a moment before it serves.
+    urllib.request.urlopen(f"http://127.0.0.1:{it.port}/healthz", timeout=START_S).close()
+    kill(scheduler.pid, signal.SIGINT)
+    assert scheduler.wait(within_s=30) == 128 + signal.SIGINT
+    assert scheduler.err == "holdfast: SIGINT received\n"
+
+
+def test_a_process_whose_output_nobody_reads_any_more_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stderr", unread)
+        Voice("0").say("anybody there?")
+        monkeypatch.undo()
+        # What is left in it has nowhere to go.
+        with contextlib.suppress(BrokenPipeError):
+            unread.close()

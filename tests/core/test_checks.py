@@ -233,6 +233,14 @@ def test_what_scatters_widely_needs_more_to_be_called_slow():
     assert accused(cluster.check()) == {}
 
 
+def test_who_is_slow_in_several_ways_is_told_the_one_that_tells_most():
+    slow = {MEMORY: 17.0, ALL_REDUCE: 200.0}
+    cluster = Cluster(names(4), measure=lambda node, metric: slow.get(metric, 10.0) if node == "n02" else 10.0)
+    verdict = cluster.check()["n02"]
+    assert (verdict.fitness, verdict.metric) == (Fitness.SLOW, ALL_REDUCE)
+    assert verdict.reason == "200.0 ms where the others take 10.0 ms (20.0 times)"
+
+
 def test_a_newcomer_is_compared_with_what_the_others_show_at_the_same_time():
     cluster = Cluster(names(2), measure=lambda node, metric: 25.0 if node == "n00" else 10.0)
     assert cluster.check(helpers=1)["n00"] == Verdict(

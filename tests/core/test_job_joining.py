@@ -93,7 +93,7 @@ def test_another_incarnation_waits_until_the_lease_of_the_first_has_run_out():
     master.join("a")
     master.now = 4.0
     (refusal,) = refusals(master.join("a", nonce="second"))
-    assert refusal.reason == "node id 'a' is held by pid 7 on host-a; free in 6.0 s"
+    assert refusal.reason == "node id 'a' is held by pid 7 on host-a; free after 10 s without a sign of life"
     assert refusal.retry_after_s == 6.0
     master.wait(10.0)
     assert tales(master.join("a", nonce="second"), NodeJoined)

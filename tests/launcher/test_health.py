@@ -138,7 +138,8 @@ def test_a_cold_probe_measures_too_and_a_master_that_dies_goes_on_with_the_check
     assert [host.wait(within_s=60), other.wait(within_s=60)] == [0, 0], host.story()
     assert "started again from its journal" in host.err
     assert host.events("check_round")[0]["check_id"] == 1
-    assert host.events("node_unfit") == []
+    # A node beside whose probe a master is started may well be slow; it is used all the same.
+    assert {entry["decision"] for entry in host.events("node_unfit")} <= {"used"}
 
 
 # --- the probe alone -------------------------------------------------------------------------------------------

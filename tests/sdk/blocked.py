@@ -36,7 +36,8 @@ class Victim:
         self.line = line
         self.group = group
         self.released = threading.Event()
-        threading.Thread(target=self._obey, daemon=True).start()
+        # Not a daemon: the process must not end before it has answered.
+        threading.Thread(target=self._obey).start()
 
     def _obey(self) -> None:
         with contextlib.suppress(EOFError):

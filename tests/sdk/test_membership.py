@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from holdfast.agent.crew import VERDICT_MARGIN_S, verdict_s
-from holdfast.cluster.worker import VERDICT_S, invitation
+from holdfast.cluster.worker import invitation
 from holdfast.core.ids import Address, Placement, World
 from holdfast.errors import JobError
 from holdfast.observe.beacon import Beacon
@@ -16,7 +16,7 @@ from holdfast.sdk.groups import Group, choose_backend, offer_gpu
 from holdfast.sdk.membership import Membership
 from holdfast.sdk.state import Protected
 from holdfast.sdk.subgroups import Subgroups
-from holdfast.wire.worker import Faulted, Join, Message, Stranded
+from holdfast.wire.worker import Faulted, Join, Message, Resumed, Stranded
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_without_a_launcher_new_ranks_among_themselves_begin_as_the_first_ones_d
         line.world = Join(2, 0, 0, 1, "127.0.0.1", store.port, False, None, begins_anew=True)
         place.enter(in_section=False)
         assert (place.position.committed, place.position.usable) == (7, True)
-        assert line.sent == []
+        assert line.sent == [Resumed(2, 7, "nothing is saved: starting at step 7")]
         place.note_damage([])
         line.world = Join(3, 0, 0, 1, "127.0.0.1", store.port, False, None, begins_anew=True)
         with pytest.raises(JobError):
             place.enter(in_section=False)
-        assert Stranded(3) in line.sent, "whose state was spoilt cannot begin again by itself"
+        assert Stranded(3) in line.sent, "whose state was spoilt cannot begin again where no other has one"
     finally:
         place.leave()
 
@@ -165,5 +165,4 @@ def test_a_worker_outwaits_its_master() -> None:
     assert verdict_s(600.0) == 600.0 + VERDICT_MARGIN_S
     assert verdict_s(math.inf) is None
     world = World(1, 0, tuple(Placement(f"{n}", n, n, 1) for n in range(2)), Address("host", 1))
-    assert invitation(world, world.placements[0], recovery=True).verdict_s is None
-    assert invitation(world, world.placements[0], recovery=False).verdict_s == VERDICT_S
+    assert invitation(world, world.placements[0], verdict_s=600.0).verdict_s == 600.0

@@ -454,20 +454,6 @@ def test_a_slow_disk_is_no_hang(train: Train, calm: Calm, tmp_path: Path) -> Non
 # --- disks that fail, and mistakes ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
 def test_a_full_disk_is_a_warning(train: Train, calm: Calm, small_disk: Path) -> None:
     job = train(small_disk, SHORT)
     assert ending(job) == calm.short

@@ -163,15 +163,24 @@ def test_lccl_is_accepted_and_said_to_do_nothing():
     assert load(MS_ENABLE_LCCL="no").notes == ()
 
 
+def test_recovery_without_an_id_is_worth_a_note(tmp_path: Path):
+    recovery = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(tmp_path)}
+    (note,) = load(**recovery).notes
+    assert note.startswith("HOLDFAST_NODE_ID (or MS_NODE_ID) is not set")
+    assert load(**recovery, MS_NODE_ID="a").notes == load(**recovery, MS_ROLE="MS_SCHED").notes == ()
+
+
 # --- rank tables ----------------------------------------------------------------------------------------------
 
 
 def with_table(path: Path, content: object, **changes: str) -> ClusterSpec:
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    if not isinstance(content, bytes):
+        content = (content if isinstance(content, str) else json.dumps(content)).encode()
+    path.write_bytes(content)
     return load(MS_ROLE="MS_SCHED", MS_WORKER_NUM="3", RANK_TABLE_FILE=str(path), **changes)
 
 
-def server(ranks: list[object], **address: str) -> dict[str, object]:
+def server(ranks: list[object], **address: object) -> dict[str, object]:
     return {**address, "device": [{"device_id": str(n), "rank_id": rank} for n, rank in enumerate(ranks)]}
 
 
@@ -193,6 +202,27 @@ def test_a_rank_table_gives_ranks_to_addresses(tmp_path: Path, key: str):
         ({"server_list": [server([0, 1, 2])]}, "a server has none of pod_ip, host_ip, server_id"),
         ({"server_list": [server([0, 1, 2], server_id="node1")]}, "it makes no sense"),
         ({"server_list": [server(["x"], server_id="10.0.0.1")]}, "it makes no sense"),
+        ("null", "it makes no sense"),
+        ({"server_list": json.loads("[" * 500 + "]" * 500)}, "a server has none of pod_ip"),
+        ({"server_list": [{"server_id": json.loads("[" * 500 + "]" * 500)}]}, "'server_id' is [[[[[["),
+        pytest.param("[" * 100_000, "it makes no sense", id="deep"),
+        (b'"\xff"', "it makes no sense"),
+        ({"server_list": ["10.0.0.1"]}, "a server has none of pod_ip, host_ip, server_id"),
+        ({"server_list": {"10.0.0.1": {}}}, "'server_list' is {'10.0.0.1': {}}, not a list"),
+        ({"server_list": "10.0.0.1"}, "'server_list' is '10.0.0.1', not a list"),
+        ({"server_list": None}, "'server_list' is None, not a list"),
+        ({"server_list": [{"server_id": ["10.0.0.1"], "device": []}]}, "'server_id' is ['10.0.0.1'], not an address"),
+        ({"server_list": [server([0, 1, 2], server_id=3)]}, "'server_id' is 3, not an address"),
+        (
+            {"server_list": [{"server_id": "10.0.0.1", "device": {"rank_id": 0}}]},
+            "{'rank_id': 0}, not a list",
+        ),
+        ({"server_list": [{"server_id": "10.0.0.1", "device": ["0"]}]}, "'0' is not an object with 'rank_id'"),
+        ({"server_list": [{"server_id": "10.0.0.1", "device": [{}]}]}, "it lacks 'rank_id'"),
+        ({"server_list": [server([0.5], server_id="10.0.0.1")]}, "'rank_id' is 0.5, not a number"),
+        ({"server_list": [server([None], server_id="10.0.0.1")]}, "'rank_id' is None, not a number"),
+        ({"server_list": [server([math.inf], server_id="10.0.0.1")]}, "'rank_id' is inf, not a number"),
+        ({"server_list": [server(["1" * 5000], server_id="10.0.0.1")]}, "111', not a number"),
         ({"server_list": [server([0, 1], server_id="10.0.0.1")]}, "its ranks are not 0 to 2, once each"),
         ({"server_list": [server([0, 1, 1], server_id="10.0.0.1")]}, "its ranks are not 0 to 2, once each"),
     ],

@@ -54,12 +54,31 @@ def test_the_same_as_json(say):
     told = json.loads(out)
     assert told["HOLDFAST_WORKER_NUM"] == {"value": "8", "source": "MS_WORKER_NUM", "overruled": ""}
     assert told["HOLDFAST_NODE_TIMEOUT"]["source"] == "default"
+    assert told["notes"] == []
 
 
 def test_a_bad_value_is_told_as_the_process_would(say):
     code, _, err = say(**{**GOOD, "MS_SCHED_PORT": "80"})
     assert code == 2
     assert "MS_SCHED_PORT: '80' is not valid; it must be a whole number from 1024 to 65535" in err
+
+
+def test_the_notes_that_the_process_would_print_are_told(say, tmp_path: Path):
+    table = tmp_path / "table.json"
+    table.write_text('{"server_list": ["10.0.0.1"]}')
+    odd = {**GOOD, "MS_ROLE": "MS_SCHED", "RANK_TABLE_FILE": str(table), "MS_ENABLE_LCCL": "1"}
+    notes = [
+        f"warning: RANK_TABLE_FILE={table} is not used, ranks are given automatically: "
+        "a server has none of pod_ip, host_ip, server_id",
+        "MS_ENABLE_LCCL=1 does nothing here: there is no LCCL",
+    ]
+    code, out, err = say(**odd)
+    assert (code, err) == (0, "".join(f"holdfast: {note}\n" for note in notes))
+    assert str(table) in out
+    code, out, err = say("--json", **odd)
+    assert (code, json.loads(out)["notes"], err) == (0, notes, "")
+    say_nothing = say(**{**GOOD, "RANK_TABLE_FILE": "", "MS_ENABLE_LCCL": ""})
+    assert say_nothing[2] == ""
 
 
 def test_nothing_is_made_by_asking(say, tmp_path: Path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from certs import CLIENT_PASSWORD, PASSWORDS, SEED_CIPHERS, SERVER_PASSWORD, Files
-from jobs import PYTHON, StartJob, clean_env
+from jobs import PYTHON, StartJob, clean_env, free_port
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -29,7 +29,14 @@ set_ps_context(config_file_path="/certs/tls.json", enable_ssl=True, client_passw
 print("on", flush=True)
 """
 
+MEMBER = """
+import holdfast
+from holdfast.compat import set_ps_context
 
+set_ps_context(config_file_path="{config}", enable_ssl=True, client_password="{client}", server_password="{server}")
+print("on", flush=True)
+holdfast.init()
+"""
 INIT = """
 import holdfast
 
@@ -77,6 +84,45 @@ def test_a_wrong_password_is_noticed_at_once(tls: Files, worker: Path):
     last = done.stderr.splitlines()[-1]
     assert "SpecError" in last
     assert "the password from HOLDFAST_TLS_CLIENT_PASSWORD is wrong" in last
+    assert "barley" not in last
+
+
+def start_member(tls: Files, role: str, *, server: str = SERVER_PASSWORD) -> subprocess.CompletedProcess[str]:
+    """A process of a cluster that forms itself; no scheduler is there."""
+    code = MEMBER.format(config=tls.config, client=CLIENT_PASSWORD, server=server)
+    env = {
+        "MS_ROLE": role,
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": str(free_port()),
+        "MS_WORKER_NUM": "1",
+        "MS_SERVER_NUM": "1",
+        "MS_TOPO_TIMEOUT": "0.5",
+    }
+    return subprocess.run(
+        [PYTHON, "-c", code], env=clean_env(env), capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_machine_without_the_file_of_the_server_takes_both_passwords(tls: Files):
+    (tls.directory / "server.p12").unlink()
+    done = start_member(tls, "MS_PSERVER")
+    assert done.stdout == "on\n", done.stderr
+    assert "no master at 127.0.0.1:" in done.stderr, "it has looked for the scheduler"
+
+
+def test_a_scheduler_without_that_file_says_that_it_is_missing(tls: Files):
+    (tls.directory / "server.p12").unlink()
+    done = start_member(tls, "MS_SCHED")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert f"server_cert_path: '{tls.directory}/server.p12' is not valid; the file cannot be read: No such file" in last
+
+
+def test_where_that_file_is_a_wrong_password_of_it_is_noticed_at_once(tls: Files):
+    done = start_member(tls, "MS_WORKER", server="open-barley")
+    assert (done.stdout, done.returncode) == ("", 1)
+    last = done.stderr.splitlines()[-1]
+    assert "the password from HOLDFAST_TLS_SERVER_PASSWORD is wrong" in last
     assert "barley" not in last
 
 

@@ -82,8 +82,10 @@ def _growing_pause(attempt: int) -> float:
 class Manners:
     """How a link behaves towards its master."""
 
+    first_pause_s: Callable[[int], float] = _growing_pause
+    """Before the next try to find a master that was never there, given how many have failed in a row."""
     pause_s: Callable[[int], float] = _growing_pause
-    """Before the next try to find a master that was there before, given how many have failed in a row."""
+    """The same, of one that was there before."""
     answer_s: float = math.inf
     """For the master to answer; one that is connected but does not is dialled again."""
     local_ip: str = ""
@@ -165,7 +167,7 @@ class Link:
         attempt, since, said, said_at = 0, loop.time(), "", -math.inf
         while True:
             dial = self._choose()
-            self._connected, must_wait, proof = False, False, ""
+            self._connected, retry_after_s, proof = False, 0.0, ""
             # What an answer proves, it proves for the time of the question.
             self._dialled_at = loop.time()
             try:
@@ -173,7 +175,7 @@ class Link:
             except Refused as refusal:
                 if refusal.retry_after_s is None:
                     raise
-                trouble, must_wait = str(refusal), refusal.retry_after_s > 0
+                trouble, retry_after_s = str(refusal), refusal.retry_after_s
                 self._search.be_released()
             except _NotFollowed as error:
                 proof = str(error)
@@ -189,7 +191,7 @@ class Link:
             elif trouble != MOVED and self._search.fail(proof=proof, silent_s=self._silence_s()):
                 continue
             limit_s = self._spec.rules.join_timeout_s if self._manners.away_s is None else self._manners.away_s()
-            away_s = loop.time() - since
+            away_s, must_wait = loop.time() - since, retry_after_s > 0
             if away_s >= limit_s and must_wait:
                 raise JobError(f"{trouble}; given up after {limit_s:g} s")
             if away_s >= limit_s:
@@ -197,9 +199,9 @@ class Link:
             if (must_wait or away_s >= PATIENCE_S) and (trouble != said or loop.time() >= said_at + REMIND_S):
                 said, said_at = trouble, loop.time()
                 self._notify(Waited(trouble if must_wait else f"no master at {self._address} yet: {trouble}"))
-            # Whoever has never met its master is what the others wait for.
-            pause_s = self._manners.pause_s if self._ever_connected else _growing_pause
-            await asyncio.sleep(pause_s(attempt))
+            is_known = self._ever_connected or must_wait
+            pause_s = (self._manners.pause_s if is_known else self._manners.first_pause_s)(attempt)
+            await asyncio.sleep(min(pause_s, retry_after_s) if must_wait else pause_s)
             attempt += 1
 
     def _choose(self) -> Dial:

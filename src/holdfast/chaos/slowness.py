@@ -15,6 +15,8 @@ WARM = "agent/warm.py"
 TURN_S = 0.1
 """Short, so that everything is slow and nothing stands still for long; but so long that on a busy machine, where
 whoever stops them wakes up late, they do not get much more than their share."""
+LOOK_S = 0.01
+"""A probe is over within half a second: one that comes has to be struck from its beginning."""
 
 
 class Slow(Effect):
@@ -32,14 +34,17 @@ class Slow(Effect):
         return f"{whom} stand still {self._still_s / TURN_S:.0%} of the time"
 
     def tend(self) -> None:
-        for process in self._known:
-            send(process, signal.SIGSTOP)
         until = time.monotonic() + self._still_s
-        found = self._struck()
-        time.sleep(max(0.0, until - time.monotonic()))
-        for process in self._known:
+        stopped = {process for process in self._known if send(process, signal.SIGSTOP)}
+        while True:
+            self._known = self._struck()
+            stopped |= {process for process in self._known if process not in stopped and send(process, signal.SIGSTOP)}
+            rest_s = until - time.monotonic()
+            if rest_s <= 0:
+                break
+            time.sleep(min(LOOK_S, rest_s))
+        for process in stopped:
             send(process, signal.SIGCONT)
-        self._known = found
 
     def undo(self) -> None:
         for process in self._struck():

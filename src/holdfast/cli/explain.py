@@ -18,17 +18,24 @@ def explain(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="holdfast explain",
         description="Show every setting of a cluster that forms itself, as a process started here would use it: "
-        "the value, the variable it comes from, and the variable that it overrules.",
+        "the value, the variable it comes from, and the variable that it overrules. "
+        "The notes that it would print at its start come on standard error.",
         epilog="A value that is not valid is told as the process would tell it, and the exit code is 2. "
         "What each variable means: docs/cluster.md.",
     )
-    parser.add_argument("--json", action="store_true", help="One JSON object: name to value, source and overruled.")
+    parser.add_argument(
+        "--json", action="store_true", help="One JSON object: name to value, source and overruled; and a list of notes."
+    )
     args = parser.parse_args(argv)
-    found = explain_cluster()
+    found, notes = explain_cluster()
     if args.json:
-        sys.stdout.write(json.dumps({name: asdict(each) for name, each in found.items()}, indent=2) + "\n")
-    else:
-        sys.stdout.write(render_found(found) if found else NOTHING)
+        told = {name: asdict(each) for name, each in found.items()} | ({"notes": list(notes)} if found else {})
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return 0
+    sys.stdout.write(render_found(found) if found else NOTHING)
+    sys.stdout.flush()
+    for note in notes:
+        sys.stderr.write(f"holdfast: {note}\n")
     return 0
 
 

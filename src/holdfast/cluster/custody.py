@@ -33,7 +33,10 @@ class Custody:
 
     def keep_store_port(self, port: int) -> None:
         # As long as any other, so that one write makes it whole.
-        os.pwrite(self._fd, b"%05d\n" % port, 0)
+        try:
+            os.pwrite(self._fd, b"%05d\n" % port, 0)
+        except OSError as error:
+            raise self._refuse(f"no state can be kept there: {error.strerror}") from error
 
     def clear(self) -> None:
         """The cluster has ended: nobody needs any of it."""
@@ -42,17 +45,20 @@ class Custody:
         (self._directory / LOCK).unlink(missing_ok=True)
 
     def _lock(self) -> int:
-        path, names = self._directory / LOCK, VARIABLES["recovery_path"].names
+        path = self._directory / LOCK
         while True:
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise SpecError(names, str(self._directory), "a scheduler that runs keeps its state there") from error
+                raise self._refuse("a scheduler that runs keeps its state there") from error
             except OSError as error:
-                raise SpecError(names, str(self._directory), f"no state can be kept there: {error.strerror}") from error
+                raise self._refuse(f"no state can be kept there: {error.strerror}") from error
             # One that has just ended may have taken the file away in between.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     return fd
             os.close(fd)
+
+    def _refuse(self, why: str) -> SpecError:
+        return SpecError(VARIABLES["recovery_path"].names, str(self._directory), why)

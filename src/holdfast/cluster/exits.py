@@ -45,6 +45,14 @@ class ExitWatch:
             return self._given is None or self._given == 0
         return last == "RAISE_VARARGS"
 
+    def exception(self) -> BaseException | None:
+        """What the script has raised, if that was its end."""
+        return sys.last_value if self._has_raised() else None
+
+    def exit_code(self) -> int:
+        """What the interpreter exits with after a bad end, as far as that can be seen."""
+        return self._given if isinstance(self._given, int) and self._given and not self._has_raised() else 1
+
     def _has_raised(self) -> bool:
         """Whether the interpreter has shown an exception that came out of the script."""
         trace = getattr(sys, "last_traceback", None)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast.agent.channel import Channel
 from holdfast.agent.store import open_store
 from holdfast.cluster.custody import Custody
 from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
-from holdfast.cluster.voice import leave
+from holdfast.cluster.voice import SHOWN_BY_SCHEDULER, Voice, leave
 from holdfast.core.ids import Address
 from holdfast.errors import HoldfastError, SpecError
 from holdfast.master.main import MasterSettings, serve
@@ -37,13 +38,28 @@ def schedule(spec: ClusterSpec) -> NoReturn:
             journal=str(custody.journal),
             tls=None if channel is None else channel.serving(),
         )
+        voice = Voice(spec.node_id, shown=SHOWN_BY_SCHEDULER)
+        ends: list[dict[str, Any]] = []
+
+        def tell(entry: dict[str, Any]) -> None:
+            # Whoever goes then was told to.
+            if not (ends and entry["kind"] == "node_lost"):
+                voice.tell(entry)
+            if entry["kind"] == "job_finished" or entry.get("decision") == "finish":
+                ends.append(entry)
+
         try:
-            outcome = asyncio.run(with_reminders(channel, serve(settings, tied=False)))
+            outcome = asyncio.run(with_reminders(channel, serve(settings, tied=False, tell=tell)))
             assert not isinstance(outcome, Address), "workers host no master"
         except HoldfastError as error:
             sys.stderr.write(f"holdfast scheduler: {error}\n")
             raise SystemExit(error.exit_code) from None
+        except KeyboardInterrupt:
+            voice.say("SIGINT received")
+            raise SystemExit(128 + signal.SIGINT) from None
         custody.clear()
+    if not ends:
+        voice.say(f"the cluster whose state was in {spec.recovery_path} had ended; start again to form a new one")
     if outcome is not None and (report := render_outcome(outcome)):
         sys.stderr.write(f"holdfast scheduler: {report}\n")
     leave(outcome.exit_code if outcome is not None else 1)

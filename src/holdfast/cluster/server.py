@@ -104,6 +104,9 @@ class Server:
             case OrderReceived(order=Finish(outcome=outcome)):
                 if outcome.exit_code:
                     self._voice.die(outcome.reason, outcome.exit_code)
+                if self.rank < 0:
+                    # It was away while the cluster, which knew of it, was formed and trained to its end.
+                    self._voice.die("the cluster has ended: there is nothing left to serve", 0)
                 with self._changed:
                     self._outcome = outcome
                     self._changed.notify_all()

@@ -10,6 +10,7 @@ import threading
 from typing import NoReturn
 
 SHOWN = frozenset({"waiting", "rank_table_ignored", "node_lost", "incident_opened", "incident_closed", "stopping"})
+SHOWN_BY_SCHEDULER = SHOWN | {"world_formed", "resumed", "node_refused", "master_restored"}
 
 
 FLUSH_S = 1.0
@@ -19,18 +20,21 @@ FLUSH_S = 1.0
 class Voice:
     """Tells entries of the story, each once."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, *, shown: frozenset[str] = SHOWN) -> None:
         self.node = node
+        self._shown = shown
         self.seen = 0
         """The number of the last entry that got here."""
 
     def say(self, text: str) -> None:
-        sys.stderr.write(f"holdfast: {text}\n")
-        sys.stderr.flush()
+        # Nobody may be left to read it.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"holdfast: {text}\n")
+            sys.stderr.flush()
 
     def tell(self, entry: dict[str, object]) -> None:
         seq = int(str(entry["seq"]))
-        if seq > self.seen and entry["kind"] in SHOWN:
+        if seq > self.seen and entry["kind"] in self._shown:
             self.say(str(entry["text"]))
         self.seen = max(self.seen, seq)
 

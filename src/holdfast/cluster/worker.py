@@ -10,6 +10,7 @@ import os
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from holdfast.agent.channel import Channel
@@ -23,21 +24,34 @@ from holdfast.core import workers as core
 from holdfast.core.faults import HANG_MARK
 from holdfast.core.ids import Placement, Resumption, World
 from holdfast.errors import HoldfastError, JobError
+from holdfast.sdk.unguarded import has_lost_peer
 from holdfast.spec.cluster import ClusterSpec
 from holdfast.wire.messages import Happened
 from holdfast.wire.worker import Committed, Faulted, Join, Message, Resumed, Stranded, Stuck
 
 VERDICT_S = 120.0
-"""From a fault to its consequence, which is the end where recovery is off; then this worker ends by itself."""
+"""From a fault to its consequence, which is the end where recovery is off, beside the time after which a silent node is
+lost; then this worker ends by itself."""
 LEAVE_S = 30.0
 """For the news of this worker's end to reach the scheduler, where recovery is off."""
+BLAME_S = 5.0
+"""The same of a bad end: without it the closed connection tells, but not why."""
+OUTSIDE = -1
+"""In place of the number of a step."""
 
 PATIENCE_S = 1.0
 """A person is told of an end that takes longer."""
 
 
-def invitation(world: World, placement: Placement, *, recovery: bool) -> Join:
-    """To a world, for the one worker of a node; whoever may be replaced is waited for as long as the scheduler does."""
+def verdict_s(spec: ClusterSpec) -> float | None:
+    """Whoever may be replaced is waited for as long as the scheduler does."""
+    if spec.recovery:
+        return None
+    return VERDICT_S + (spec.node_timeout_s if spec.node_timeout_s < math.inf else 0.0)
+
+
+def invitation(world: World, placement: Placement, *, verdict_s: float | None) -> Join:
+    """To a world, for the one worker of a node."""
     machines = [p.machine for p in world.placements if p.first_rank < placement.first_rank]
     return Join(
         world.generation,
@@ -47,7 +61,7 @@ def invitation(world: World, placement: Placement, *, recovery: bool) -> Join:
         world.store.host,
         world.store.port,
         not world.repairs,
-        None if recovery else VERDICT_S,
+        verdict_s,
         world.dumps,
         begins_anew=True,
     )
@@ -63,6 +77,8 @@ class Line:
         self._join: Join | None = None
         self.arrived_at = 0.0
         self._trouble = ""
+        self._faulted_in = 0
+        """The generation in which the SDK has told of a fault last."""
         self._ended = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._inbox: asyncio.Queue[core.Event] = asyncio.Queue()
@@ -83,6 +99,7 @@ class Line:
         pid = os.getpid()
         match message:
             case Faulted():
+                self._faulted_in = message.generation
                 self._put(core.StepFailed(pid, message.generation, message.step, message.kind, message.error))
             case Committed():
                 self._put(core.StepCommitted(pid, message.generation, message.timings_ms, message.saves))
@@ -158,7 +175,7 @@ class Line:
                     self._voice.die(action.reason, action.code or 1)
 
     def _take(self, action: core.Invite) -> None:
-        join = invitation(action.world, action.placement, recovery=self._spec.recovery)
+        join = invitation(action.world, action.placement, verdict_s=verdict_s(self._spec))
         with self._changed:
             self._join, self.arrived_at = join, time.monotonic()
             self._changed.notify_all()
@@ -179,22 +196,41 @@ class Line:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Tell of a good end; of a bad one, the closed connection tells."""
-        if self._trouble or not self._exit.ended_well():
+        """Tell how the script has ended; where another process may take its place, the closed connection tells of a bad
+        end."""
+        is_good = self._exit.ended_well()
+        if self._trouble or not (is_good or (self._join is not None and not self._spec.recovery)):
             return
-        self._ended.set()
-        told = asyncio.run_coroutine_threadsafe(self._say_goodbye(), self._loop)
+        told = asyncio.run_coroutine_threadsafe(self._say_goodbye() if is_good else self._confess(), self._loop)
         told.add_done_callback(lambda _: self._notify())
         with self._changed:
             self._changed.wait_for(lambda: told.done() or not self._loop.is_running())
 
-    async def _say_goodbye(self) -> None:
-        for action in self._group.handle(core.WorkerExited(0, os.getpid(), 0, None, "", None), now=time.monotonic()):
+    async def _confess(self) -> None:
+        """Say why the script has ended badly; where it has only lost a peer, wait to hear whom."""
+        error, generation = self._exit.exception(), self._join.generation if self._join is not None else 0
+        trace = "" if error is None else "".join(traceback.format_exception(error))
+        if error is not None and has_lost_peer(error):
+            # Whoever has waited for a verdict before, or can expect none, does not wait.
+            if self._faulted_in < generation and self._spec.heartbeat:
+                self._inbox.put_nowait(core.StepFailed(os.getpid(), generation, OUTSIDE, "communication", trace))
+                await asyncio.sleep(verdict_s(self._spec) or 0.0)
+            return
+        await self._report_exit(self._exit.exit_code(), trace)
+        await self._link.convince(within_s=BLAME_S)
+
+    async def _report_exit(self, code: int, trace: str) -> None:
+        self._ended.set()
+        exited = core.WorkerExited(0, os.getpid(), code, None, trace, None)
+        for action in self._group.handle(exited, now=time.monotonic()):
             await self._perform(action)
         # What follows from it is the last report.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._inbox.join()
+
+    async def _say_goodbye(self) -> None:
+        await self._report_exit(0, "")
         if await self._link.convince(within_s=PATIENCE_S):
             return
         waits = self._spec.recovery and self._join is not None

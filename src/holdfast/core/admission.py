@@ -41,8 +41,7 @@ def object_to_id(newcomer: NodeRegistered, holder: NodeRegistered, rules: JobRul
     window_s = rules.lease_s if rules.rejection_s is None else min(rules.rejection_s, rules.lease_s)
     if rules.rejection_s is not None and silence_s >= window_s:
         return "", None
-    left_s = max(0.0, window_s - silence_s)
-    return f"{held}; free in {left_s:.1f} s", left_s
+    return f"{held}; free after {window_s:g} s without a sign of life", max(0.0, window_s - silence_s)
 
 
 def object_to_number(newcomer: NodeRegistered, others: Iterable[NodeRegistered], rules: JobRules) -> Objection:

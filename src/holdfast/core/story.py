@@ -123,7 +123,7 @@ class WorkersStarted:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """All workers are new and have looked for checkpoints: the step at which they begin, and why there."""
+    """No worker held the state, and all have looked for checkpoints: the step at which they begin, and why there."""
 
     kind: ClassVar[str] = "resumed"
     level: ClassVar[str] = "info"

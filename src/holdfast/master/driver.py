@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core import job as core
 from holdfast.core.agreement import disagreements
-from holdfast.core.ids import Order
+from holdfast.core.ids import NodePhase, Order
 from holdfast.core.job.succession import make_will
 from holdfast.core.story import Record
 from holdfast.errors import JobError
@@ -56,8 +56,18 @@ class Member:
 class Driver:
     """Feeds the core and performs what it decides."""
 
-    def __init__(self, job: core.Job, journal: Journal, *, offset_s: float, started_at: float) -> None:
+    def __init__(
+        self,
+        job: core.Job,
+        journal: Journal,
+        *,
+        offset_s: float,
+        started_at: float,
+        tell: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
         self.job = job
+        self._tell = tell
+        """Told every new entry of the story."""
         self.story: deque[dict[str, Any]] = deque(maxlen=STORY_SIZE)
         self._journal = journal
         self._offset_s = offset_s
@@ -67,13 +77,24 @@ class Driver:
         self._members: dict[str, Member] = {}
         self._changed = asyncio.Condition()
         self._hung_up = asyncio.Event()
+        self._released: set[str] = set()
+        """Those who have hung up since the job ended."""
+        self._had_ended = False
+        """Whether the job had ended when the journal was read: who has heard of it is not known."""
         self.successor: Moved | None = None
         """Set when another master has taken over: whoever comes here is sent there."""
         self.moved = asyncio.Event()
         """Set when another master has taken over, or has to, and all here know what they have to."""
 
     @classmethod
-    def restore(cls, make_job: Callable[[float], core.Job], *, journal: Journal, elapsed_s: float = 0.0) -> Driver:
+    def restore(
+        cls,
+        make_job: Callable[[float], core.Job],
+        *,
+        journal: Journal,
+        elapsed_s: float = 0.0,
+        tell: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> Driver:
         """The job as the journal left it, or one that began `elapsed_s` ago if the journal is empty."""
         now = time.monotonic()
         began = journal.started_at(now - elapsed_s)
@@ -81,18 +102,19 @@ class Driver:
         past = list(journal.replay())
         if not past:
             journal.keep_settings(job.rules.lasting)
-            return cls(make_job(now), journal, offset_s=0.0, started_at=began)
+            return cls(make_job(now), journal, offset_s=0.0, started_at=began, tell=tell)
         if differences := disagreements(job.rules.lasting, journal.settings(), whose=("now", "there")):
             advice = "start with those again, or with another recovery path"
             raise JobError(f"the state that is kept is of a job with other settings: {differences}; {advice}")
         # A monotonic clock starts anew with the machine; the job's time must not go back.
         last = past[-1][0]
-        driver = cls(job, journal, offset_s=max(0.0, last - now), started_at=began)
+        driver = cls(job, journal, offset_s=max(0.0, last - now), started_at=began, tell=tell)
         for then, wall, event in past:
             driver._continue_story(event)
             for action in driver.job.handle(event, now=then):
                 if isinstance(action, core.Tale):
                     driver._tell_story(action.record, now=then, wall=wall)
+        driver._had_ended = driver.job.outcome is not None
         driver._step(core.MasterStarted())
         return driver
 
@@ -153,10 +175,12 @@ class Driver:
     def detach(self, member: Member) -> None:
         if self._members.get(member.nonce) is member:
             del self._members[member.nonce]
+            if self.job.outcome is not None:
+                self._released.add(member.nonce)
         self._hung_up.set()
 
     async def all_gone(self, *, linger_s: float) -> None:
-        """Return when the job has ended and its nodes have hung up, or have had time to.
+        """Return when the job has ended and its nodes have heard of that and hung up, or have had time to.
 
         Who was given up is not waited for: it may be stopped and never hang up.
         """
@@ -164,9 +188,16 @@ class Driver:
             await self._changed.wait_for(lambda: self.job.outcome is not None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(linger_s):
-                while any(node.nonce in self._members for node in self.job.members.values()):
+                while any(map(self._is_awaited, self.job.members.values())):
                     self._hung_up.clear()
                     await self._hung_up.wait()
+
+    def _is_awaited(self, node: core.Member) -> bool:
+        """Whether a node is here, or is one that nobody starts again and that has to come back to hear of the end."""
+        if self.job.rules.is_launched or node.nonce in self._members:
+            return node.nonce in self._members
+        knows = node.status.phase is NodePhase.SUCCEEDED and not self._had_ended
+        return not knows and node.nonce not in self._released
 
     # --- the story --------------------------------------------------------------------------------------------
 
@@ -224,6 +255,7 @@ class Driver:
                 self._bequeath(action.nonce, now=now)
             case core.Tale():
                 entry = self._tell_story(action.record, now=now, wall=wall)
+                self._tell(entry)
                 for member in list(self._members.values()):
                     member.tell(entry)
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,16 +59,21 @@ class MasterSettings:
         return Mastership(0, self.id) if self.candidacy is None else self.candidacy.master
 
 
-async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Address | None:
+async def serve(
+    settings: MasterSettings, *, tied: bool = True, tell: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Outcome | Address | None:
     """Serve one job until it has ended and its nodes have gone; its outcome, or where another master has taken over.
 
     A master that is `tied` ends with its standard input too; until then it tells who comes where the other one is.
+    `tell` is called with every new entry of the story.
     """
     journal = Journal(Path(settings.journal))
     try:
         candidacy = settings.candidacy
         elapsed_s = 0.0 if candidacy is None else candidacy.will.elapsed_s
-        driver = Driver.restore(lambda now: _make_job(settings, now=now), journal=journal, elapsed_s=elapsed_s)
+        driver = Driver.restore(
+            lambda now: _make_job(settings, now=now), journal=journal, elapsed_s=elapsed_s, tell=tell
+        )
         if settings.successor is not None:
             driver.give_way(settings.successor)
         is_new = driver.job.world is None and settings.successor is None
@@ -87,7 +93,7 @@ async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Add
                 if candidacy is not None:
                     telling = tell_predecessors(candidacy, settings.rules.job_id, settings.token, settings.client_tls)
                     serving.append(tasks.create_task(telling))
-                ended = tasks.create_task(driver.all_gone(linger_s=LINGER_S))
+                ended = tasks.create_task(driver.all_gone(linger_s=_linger_s(settings.rules)))
                 alone = tasks.create_task(orphaned.wait())
                 moved = tasks.create_task(driver.moved.wait())
                 await asyncio.wait({ended, alone, moved}, return_when=asyncio.FIRST_COMPLETED)
@@ -98,9 +104,17 @@ async def serve(settings: MasterSettings, *, tied: bool = True) -> Outcome | Add
                     await alone
                 for waiting in (ended, alone, moved):
                     waiting.cancel()
-        return driver.job.outcome or (driver.successor.address if driver.successor is not None else None)
+    except* HoldfastError as group:
+        # One is enough to say why.
+        raise group.exceptions[0] from None
     finally:
         journal.close()
+    return driver.job.outcome or (driver.successor.address if driver.successor is not None else None)
+
+
+def _linger_s(rules: JobRules) -> float:
+    """Longer where nodes are not started again and may be about to come back, so far apart as their tries are."""
+    return LINGER_S if rules.is_launched else LINGER_S + rules.beat_s + rules.beat_spread_s
 
 
 def _make_job(settings: MasterSettings, *, now: float) -> Job:

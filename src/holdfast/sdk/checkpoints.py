@@ -150,6 +150,7 @@ class Checkpoints:
         step, files = newest_common(offers), self._files(rank)
         with _demanding(self._home(rank)):
             _set_aside([files[old] for old in files if old not in offers[rank] or old > (step or 0)])
+        self._newest = 0
         if step is not None and rank in holders(offers, step):
             self._restore(self._whole[step], step)
             self._newest = step

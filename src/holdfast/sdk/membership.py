@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NoReturn
 
 import msgspec
-import torch
-import torch.distributed as dist
 
 from holdfast.core.ids import Address
 from holdfast.errors import SpecError
 from holdfast.observe.beacon import Beacon, Phase
 from holdfast.sdk.channel import Line
-from holdfast.sdk.checkpoints import Checkpoints, Offer, holders
+from holdfast.sdk.checkpoints import Checkpoints, Offer, holders, newest_common
 from holdfast.sdk.groups import Group, Severed
 from holdfast.sdk.state import Protected
 from holdfast.sdk.subgroups import Subgroups
+from holdfast.sdk.views import REFUSED, UNASKED, View, exchange_offers, exchange_views
 from holdfast.sdk.waits import watch_main_thread
 from holdfast.wire import threads
 from holdfast.wire.worker import AtLoop, Committed, Faulted, Heeded, Join, Raised, Resumed, Stranded, Stuck
@@ -33,36 +33,21 @@ GROUP_TIMEOUT_S = 1800.0
 DUMPED_S = 900.0
 """For those who have saved their state to be stopped; on expiry they end by an error."""
 
-UNASKED, REFUSED = -1, -2
-"""In place of a number of checkpoints: it was not asked to save any, or is not in need of them; it cannot save any."""
-
 
 @dataclass(slots=True)
 class Position:
-    """How far a rank is: steps committed, and sections done since the last of them."""
+    """How far a rank is: steps committed, and where its loop is."""
 
     committed: int = 0
+    iteration: int = -1
+    """The step that the loop gave last; -1 before the first. Above `committed` where the rank had to go back."""
     sections: int = 0
+    """Sections done since then."""
+    uniform_since: int = 0
+    """From this step on, all were made by one function and none was left out: so far back they can be made again."""
     usable: bool = False
     """Whether this rank's state is that of `committed` steps: false for a newcomer, and between the first update of
     a parameter and the commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """One rank's position, as it told the others."""
-
-    committed: int
-    in_section: bool
-    sections: int
-    mendable: int
-    """The step of which it holds all but a few tensors; -1 if there is no such."""
-    reached: int
-    """The step it is at, whatever its state; in a world where all are new, the first one's counts."""
-    num_saved: int
-    """Checkpoints that it has whole, or one of the numbers below."""
-    new: int
-    """1 if it has never agreed with anybody on a state."""
 
 
 class Membership:
@@ -82,9 +67,10 @@ class Membership:
         self._launched_at = launched_at
         self.rank = self.local_rank = -1
         self.size = 0
-        self.sections_to_skip = 0
-        """Sections that others have done and we have not: our script passes them by."""
-        self.joined_in_section = False
+        self.redo_until = 0
+        """Steps before this one that this rank has made are lost: its script does not come to them again."""
+        self._foremost = (-1, 0)
+        """Iteration and sections of the rank whose loop was furthest when this world was agreed on."""
         self.checkpoints: Checkpoints | None = None
         self._channel = channel
         self._protected = protected
@@ -152,6 +138,15 @@ class Membership:
             except (Severed, RuntimeError) as error:
                 if not self.is_outdated():
                     self.report_fault("communication", str(error))
+
+    def first_iteration(self) -> int:
+        """The step at which this rank's loop begins; a newcomer's at the one that the others are at, done or not."""
+        here, foremost = self.position, self._foremost[0]
+        return here.committed if here.iteration >= 0 or foremost < 0 else min(here.committed, foremost)
+
+    def is_behind(self) -> bool:
+        """Whether others have done the section that this rank comes to: it cannot be run again with them."""
+        return (self.position.iteration, self.position.sections) < self._foremost
 
     def begin_at(self, step: int) -> None:
         """The step at which this script would begin; where others hold a state, theirs counts."""
@@ -250,29 +245,32 @@ class Membership:
     def _agree(self, join: Join, *, in_section: bool) -> None:
         """Resume from the highest step that any rank has committed; ranks without it receive it."""
         began, here = time.monotonic(), self.position
-        usable = here.committed if here.usable else -1
-        mendable = here.committed if self._damaged else -1
         found = self._look_for_checkpoints(join)
-        num_saved = UNASKED if found is None else REFUSED if isinstance(found, SpecError) else len(found)
-        mine = torch.tensor(
-            [usable, int(in_section), here.sections, mendable, here.committed, num_saved, int(self._is_new)]
+        mine = View(
+            committed=here.committed if here.usable else -1,
+            in_section=in_section,
+            iteration=here.iteration,
+            sections=here.sections,
+            uniform_since=here.uniform_since,
+            mendable=here.committed if self._damaged else -1,
+            reached=here.committed,
+            num_saved=UNASKED if found is None else REFUSED if isinstance(found, SpecError) else len(found),
+            is_new=self._is_new,
         )
-        everyone = [torch.empty_like(mine) for _ in range(join.size)]
-        dist.all_gather(everyone, mine)
-        views = [
-            View(committed, bool(section), *rest) for committed, section, *rest in map(torch.Tensor.tolist, everyone)
-        ]
+        views = exchange_views(mine, num_ranks=join.size)
         best = max(view.committed for view in views)
         if best < 0 and any(view.num_saved != UNASKED for view in views):
             views = self._restore(views, found)
             best = max(view.committed for view in views)
-        if best < 0 and join.begins_anew and not join.fresh and all(view.new for view in views):
-            self._agree(msgspec.structs.replace(join, fresh=True), in_section=in_section)
+        # In a step, those before it can be run again; in a section, the function of the step is not known.
+        if best < 0 and join.begins_anew and not join.fresh and not any(view.in_section for view in views):
+            self._begin_anew(join)
             return
-        if best < 0 and not join.fresh:
-            self._channel.send(Stranded(join.generation))
-            raise RuntimeError("no rank holds a state to resume from")
-        source = next(rank for rank, view in enumerate(views) if view.committed == best)
+        if best < 0 and not (join.fresh and any(view.is_new for view in views)):
+            self._strand()
+        source = next(r for r, view in enumerate(views) if (view.committed == best if best >= 0 else view.is_new))
+        resumed = best if best >= 0 else views[source].reached
+        uniform_since = self._way_back(resumed, views)
         needy = [rank for rank, view in enumerate(views) if rank != source and view.committed < max(best, 0)]
         partly = [rank for rank in needy if best >= 0 and views[rank].mendable == best]
         if join.rank == source:
@@ -281,13 +279,31 @@ class Membership:
                 self._protected.send_named(rank)
         elif join.rank in needy:
             self._take_state(source, mend=join.rank in partly)
-        resumed = best if best >= 0 else views[source].reached
-        if here.committed < resumed:
-            here.sections = 0
-        self._follow([view for view in views if view.committed == best])
-        here.committed, here.usable, self._agreed, self._is_new = resumed, True, True, False
+        if not mine.is_new and resumed < here.committed:
+            self.redo_until = max(self.redo_until, here.committed)
+        self._foremost = max(view.place for view in views)
+        here.committed, here.usable, here.uniform_since = resumed, True, uniform_since
+        self._agreed, self._is_new, self._damaged = True, False, ()
         self._entered_at = time.monotonic()
         self._timings["state"] = (self._entered_at - began) * 1000
+
+    def _begin_anew(self, join: Join) -> None:
+        """As a fresh world does, from what is saved, or else from the state that a newcomer's script has made."""
+        self._agree(msgspec.structs.replace(join, fresh=True), in_section=False)
+        if join.rank == 0 and self.checkpoints is None:
+            step = self.position.committed
+            self._channel.send(Resumed(join.generation, step, f"nothing is saved: starting at step {step}"))
+
+    def _way_back(self, step: int, views: list[View]) -> int:
+        """How far all could go back; if that is not to `step`, nobody goes there."""
+        since = max((view.uniform_since for view in views if not view.is_new), default=step)
+        if since > step:
+            self._strand()
+        return since
+
+    def _strand(self) -> NoReturn:
+        self._channel.send(Stranded(self.generation))
+        raise RuntimeError("no rank holds a state to resume from")
 
     def _dump(self, join: Join) -> None:
         """Save what the ranks have agreed on, once, and be stopped."""
@@ -326,40 +342,27 @@ class Membership:
         refusing = [rank for rank, view in enumerate(views) if view.num_saved == REFUSED]
         if isinstance(mine, SpecError) or refusing:
             raise self.checkpoints.unusable_on(refusing[0]) from (mine if isinstance(mine, SpecError) else None)
-        offers = _exchange(mine, num_ranks=len(views), width=max(view.num_saved for view in views))
-        first = views[0].reached
+        offers = exchange_offers(mine, num_ranks=len(views), width=max(view.num_saved for view in views))
+        common = newest_common(offers)
+        if common is None and not any(view.is_new for view in views):
+            self._strand()
+        first = next((view.reached for view in views if view.is_new), views[0].reached)
+        self._way_back(first if common is None else common, views)
         step = self.checkpoints.resume(offers, rank=self.rank, first=first)
         if self.rank == 0:
             self._channel.send(Resumed(self.generation, first if step is None else step, self.checkpoints.verdict))
         restored = holders(offers, step) if step is not None else []
         return [
-            replace(view, committed=step) if step is not None and rank in restored else view
+            view._replace(committed=step) if step is not None and rank in restored else view
             for rank, view in enumerate(views)
         ]
 
     def _take_state(self, source: int, *, mend: bool) -> None:
-        # Until all of it is here, what we hold is of no step.
-        self.position.usable = False
+        # Until all of it is here, what we hold is of no step, and not what the script has made either.
+        self.position.usable = self._is_new = False
         if mend:
             self._protected.receive_named(self._damaged, source)
         else:
             self._damaged = ()
             self._protected.receive(source)
         self._damaged = ()
-
-    def _follow(self, leaders: list[View]) -> None:
-        """Come to where the foremost are: a section that one rank has done cannot be run again with it."""
-        self.joined_in_section = any(view.in_section for view in leaders)
-        self.sections_to_skip = max(view.sections for view in leaders) - self.position.sections
-
-
-def _exchange(mine: Offer, *, num_ranks: int, width: int) -> list[Offer]:
-    """Every rank's checkpoints, of which none has more than `width`."""
-    if width == 0:
-        return [{}] * num_ranks
-    told = torch.full((width, 2), -1)
-    for row, pair in enumerate(mine.items()):
-        told[row] = torch.tensor(pair)
-    everyone = [torch.empty_like(told) for _ in range(num_ranks)]
-    dist.all_gather(everyone, told)
-    return [{step: size for step, size in rows if step >= 0} for rows in map(torch.Tensor.tolist, everyone)]

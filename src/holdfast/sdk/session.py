@@ -75,6 +75,8 @@ class Run:
         self._has_warned = False
         self._is_updating = False
         """From the first update of a parameter to the commit."""
+        self._maker: Callable[[Step], Any] | None = None
+        """The function that made the last step."""
         if spec.agent is not None:
             agent = spec.agent
             connect = lambda interrupt: Channel(agent, interrupt=interrupt, notice=notice.give, heed=notice.heed)  # noqa: E731
@@ -225,16 +227,16 @@ class Run:
             self._place.begin_at(start)
             with self._guard():
                 self._place.enter(in_section=False)
-            # Those who hold the state are in a section after a step: pass that step, to come to the section.
-            number = self._place.position.committed - int(self._place.joined_in_section)
-            if not self._place.joined_in_section:
-                self._place.sections_to_skip = 0
+            number = self._place.first_iteration()
         elif self._checkpoints is not None and is_first:
             offers = [self._checkpoints.offer(0)]
             number = self._committed = self._checkpoints.resume(offers, rank=0, first=start) or start
         self._save_if_due()
         try:
             while number < limit and not self._stop_reason:
+                if self._place is not None:
+                    position = self._place.position
+                    position.iteration, position.sections = number, 0
                 yield Step(self._feed, number)
                 number += 1
             if self._place is not None:
@@ -254,11 +256,13 @@ class Run:
         @functools.wraps(function)
         def guarded(step: Step) -> R | None:
             self._notice.heed()
-            with self._guard():
-                result = self._until_committed(function, step)
-            self._save_if_due()
-            self._notice.heed()
-            return result
+            while True:
+                with self._guard():
+                    result = self._until_committed(function, step)
+                self._save_if_due()
+                self._notice.heed()
+                if self._steps_done() > step.number:
+                    return result
 
         return guarded
 
@@ -303,17 +307,23 @@ class Run:
     # --- attempts -----------------------------------------------------------------------------------------------
 
     def _until_committed(self, function: Callable[[Step], R], step: Step) -> R | None:
+        """Make the step, or one before it that has to be made again; None if peers have made it."""
         while True:
             self._enter(in_section=False)
-            if step.number < self._steps_done():
+            # Of a state that came from a peer, too: every rank shall have the same checkpoints.
+            self._save_if_due()
+            done = self._steps_done()
+            if done > step.number:
                 self._beacon.show(Phase.OUTSIDE)
                 return None
+            due = Step(self._feed, done) if self._place is not None and done < self._place.redo_until else step
             try:
-                result = self._attempt(function, step)
+                result = self._attempt(function, due)
             except Exception as error:  # noqa: BLE001  the boundary to the user's step
-                self._recover(error, step.number)
+                self._note_changes(error)
+                self._recover(error, due.number)
             else:
-                self._commit(step.number)
+                self._commit(due.number, function)
                 return result
 
     def _attempt(self, function: Callable[[Step], R], step: Step) -> R:
@@ -326,19 +336,21 @@ class Run:
         self._ordered.strike(step.number, self._protected)
         return function(step)
 
-    def _commit(self, number: int) -> None:
+    def _commit(self, number: int, function: Callable[[Step], Any]) -> None:
         self._committed = number + 1
         self._is_updating = False
         self._protected.forget()
         if self._place is not None:
             position = self._place.position
-            position.committed, position.sections, position.usable = number + 1, 0, True
+            if number != position.committed or self._maker not in (None, function):
+                position.uniform_since = number
+            self._maker = function
+            position.committed, position.usable = number + 1, True
             self._place.announce_commit()
         self._beacon.end_step()
         self._beacon.show(Phase.OUTSIDE)
 
     def _save_if_due(self) -> None:
-        """Also where the step came from a peer: every rank shall have the same checkpoints."""
         if self._checkpoints is not None and self._checkpoints.is_due(self._steps_done()):
             self._beacon.show(Phase.OUTSIDE, cost=Cost.NOTHING)
             self._checkpoints.save(self._steps_done(), rank=self.rank, num_ranks=self.world_size)
@@ -380,6 +392,12 @@ class Run:
         if self._place is not None:
             self._place.position.usable = False
 
+    def _note_changes(self, error: Exception) -> None:
+        """The same of optimizers that are not torch's; what is damaged is no update."""
+        damaged = error.tensors if isinstance(error, faults.MemoryDamaged) else ()
+        if self._place is not None and self._protected.changed() - set(damaged):
+            self._place.position.usable = False
+
     def _note_wait(self) -> None:
         if self._is_updating and self.world_size > 1 and not self._has_warned:
             self._has_warned = True
@@ -394,9 +412,8 @@ class Run:
 
     def _skips_section(self) -> bool:
         place = self._place
-        if place is None or place.sections_to_skip == 0:
+        if place is None or not place.is_behind():
             return False
-        place.sections_to_skip -= 1
         place.position.sections += 1
         return True
 

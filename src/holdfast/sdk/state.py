@@ -32,8 +32,13 @@ class Protected:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.extras: dict[str, Any] = {}
         self._memory: tuple[list[torch.Tensor], dict[str, Any]] | None = None
+        self._watched: list[nn.Parameter] | None = None
+        """Parameters that no optimizer of torch's changes, which would tell; None until they are looked for."""
+        self._versions: dict[nn.Parameter, int] = {}
+        """Theirs, when they were remembered: torch counts how often a tensor is changed in place."""
 
     def add(self, name: str, value: Any) -> None:  # noqa: ANN401  anything with a state
+        self._watched = None
         if isinstance(value, nn.Module):
             self.modules[name] = value
         elif isinstance(value, torch.optim.Optimizer):
@@ -51,6 +56,18 @@ class Protected:
         buffers = [buffer.clone() for buffer in self._buffers()]
         # A copy: most objects give out their live tensors.
         self._memory = (buffers, {name: copy.deepcopy(value.state_dict()) for name, value in self.extras.items()})
+        if self._watched is None:
+            self._watched = self._unattended()
+        self._versions = {parameter: parameter._version for parameter in self._watched}  # noqa: SLF001
+
+    def changed(self) -> set[str]:
+        """Parameters that were changed since `remember` by others than torch's optimizers; `.data` is not seen."""
+        return {
+            f"{name}.{key}"
+            for name, module in self.modules.items()
+            for key, parameter in module.named_parameters()
+            if parameter in self._versions and self._versions[parameter] != parameter._version  # noqa: SLF001
+        }
 
     def put_back(self) -> None:
         if self._memory is None:
@@ -68,6 +85,13 @@ class Protected:
     def forget(self) -> None:
         """What was remembered is committed: it must not be put back any more."""
         self._memory = None
+
+    def _unattended(self) -> list[nn.Parameter]:
+        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+        attended = {parameter for group in groups for parameter in group["params"]}
+        found = [parameter for module in self.modules.values() for parameter in module.parameters()]
+        # What is made for inference alone does not count its changes.
+        return [parameter for parameter in found if parameter not in attended and not parameter.is_inference()]
 
     def _buffers(self) -> list[torch.Tensor]:
         return [buffer for module in self.modules.values() for buffer in module.buffers()]

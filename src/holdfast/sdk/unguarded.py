@@ -28,6 +28,14 @@ def is_communication(error: BaseException) -> bool:
     return says_peer_lost(text) or (isinstance(error, dist.DistError | Severed) and not says_misuse(text))
 
 
+def has_lost_peer(error: BaseException) -> bool:
+    """The same of what came out of a script: there it may be wrapped."""
+    cause: BaseException | None = error
+    while cause is not None and not is_communication(cause):
+        cause = cause.__cause__
+    return cause is not None
+
+
 def explain_failures(is_guarded: Callable[[], bool]) -> None:
     """From now on a collective that fails while nothing guards it raises `UnguardedCollective`."""
     for name in COLLECTIVES:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.errors import SpecError
-from holdfast.spec.job import SERVER_PREFIX
+from holdfast.spec.job import RANK_TABLE, REJECTION_WINDOW, SERVER_PREFIX
 from holdfast.spec.rank_table import BadTable, read_rank_table
 from holdfast.spec.tls import CONFIG, TlsSpec, find_tls
 from holdfast.spec.variables import DEFAULT, Found, Reader, Variable
@@ -96,13 +96,13 @@ VARIABLES = {
         "`1`: once the cluster is formed, nobody is taken for lost, as when a debugger holds a process",
     ),
     "rejection_window": Variable(
-        "HOLDFAST_REJECTION_WINDOW",
+        REJECTION_WINDOW,
         "",
         "30",
         "seconds since the last sign of life of a process in which another one with its id has to wait",
     ),
     "rank_table": Variable(
-        "HOLDFAST_RANK_TABLE_FILE",
+        RANK_TABLE,
         "RANK_TABLE_FILE",
         "",
         "JSON file, read by the scheduler, that says who has which rank",
@@ -156,6 +156,11 @@ class ClusterSpec:
         return int(self.node_id) if self.node_id.isdecimal() else None
 
 
+NAMELESS = (
+    f"{VARIABLES['node_id'].names} is not set: another process gets the place of this one only when its loss is known"
+)
+
+
 def load_cluster(env: Mapping[str, str] | None = None, *, tls_config: str | None = None) -> ClusterSpec | None:
     """The cluster this process belongs to; None if no role is set. TLS is as given here, or else by its variable."""
     reader = Reader(VARIABLES, os.environ if env is None else env)
@@ -185,7 +190,8 @@ def _resolve(reader: Reader, *, tls_config: str | None = None) -> ClusterSpec | 
     lccl = reader.find("lccl")
     lccl_note = f"{lccl.source}=1 does nothing here: there is no LCCL" if lccl.value == "1" else ""
     tls, tls_notes = find_tls(tls_config, reader.env, source="holdfast.init(tls=...)")
-    notes = (*reader.notes(), retry_note, table_note, lccl_note, *tls_notes)
+    is_nameless = recovery and role is not Role.SCHEDULER and not reader.text("node_id")
+    notes = (*reader.notes(), retry_note, table_note, lccl_note, NAMELESS if is_nameless else "", *tls_notes)
     return ClusterSpec(
         role=role,
         host=host,
@@ -210,8 +216,9 @@ def _resolve(reader: Reader, *, tls_config: str | None = None) -> ClusterSpec | 
     )
 
 
-def explain_cluster(env: Mapping[str, str] | None = None) -> dict[str, Found]:
-    """Every setting as this process would use it, by our name of its variable; nothing if no role is set.
+def explain_cluster(env: Mapping[str, str] | None = None) -> tuple[dict[str, Found], tuple[str, ...]]:
+    """Every setting as this process would use it, by our name of its variable, and the notes that it would print;
+    nothing if no role is set.
 
     A bad value raises as it would there, but no directory is made. Only what the table lists is told, which has no
     secrets.
@@ -219,7 +226,7 @@ def explain_cluster(env: Mapping[str, str] | None = None) -> dict[str, Found]:
     reader = Reader(VARIABLES, os.environ if env is None else env)
     spec = _resolve(reader)
     if spec is None:
-        return {}
+        return {}, ()
     found = {variable.ours: reader.find(name) for name, variable in VARIABLES.items()}
     for name, used_s in zip(("retry_lower", "retry_upper"), spec.retry_s, strict=True):
         if used_s != float(reader.text(name)):
@@ -227,7 +234,7 @@ def explain_cluster(env: Mapping[str, str] | None = None) -> dict[str, Found]:
             found[VARIABLES[name].ours] = Found(f"{used_s:g}", source)
     if not reader.text("node_id"):
         found[VARIABLES["node_id"].ours] = Found("(made up at each start)", DEFAULT)
-    return found
+    return found, spec.notes
 
 
 def _retry_interval(reader: Reader, node_timeout_s: float) -> tuple[tuple[float, float], str]:

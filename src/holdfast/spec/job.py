@@ -14,6 +14,9 @@ from holdfast.spec.tls import TlsSpec
 MARKER = "HOLDFAST_RUN"
 """Variable that everything below the warm interpreter inherits; its value names the run."""
 
+REJECTION_WINDOW, RANK_TABLE = "HOLDFAST_REJECTION_WINDOW", "HOLDFAST_RANK_TABLE_FILE"
+"""Variables of settings that only the master of a cluster is told."""
+
 SERVER_PREFIX = "server-"
 """In front of the id of every parameter server: they have the same numbers as workers."""
 
@@ -80,7 +83,9 @@ class JobRules:
     @property
     def lasting(self) -> dict[str, str]:
         """What a master that is started again has to be told as before: else it would not decide as it did."""
-        return {**self.agreed, "the rejection window": str(self.rejection_s), "the rank table": str(self.rank_table)}
+        window = "none" if self.rejection_s is None else f"{self.rejection_s:g}"
+        seats = (f"{address}={','.join(map(str, ranks))}" for address, ranks in sorted(self.rank_table.items()))
+        return {**self.agreed, REJECTION_WINDOW: window, RANK_TABLE: " ".join(seats) or "none"}
 
     @property
     def is_launched(self) -> bool:

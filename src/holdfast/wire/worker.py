@@ -68,7 +68,7 @@ class Heeded(Message, frozen=True):
 
 
 class Resumed(Message, frozen=True):
-    """All ranks are new, and have looked for checkpoints; told by the first of them."""
+    """No rank held a state, and all have looked for checkpoints; told by the first of them."""
 
     generation: int
     step: int
@@ -94,8 +94,8 @@ class Join(Message, frozen=True):
     dumps: bool = False
     """Save the state that its ranks agree on, and wait to be stopped."""
     begins_anew: bool = False
-    """Where all ranks are new and none holds a state, they begin as those of a fresh world; there is no launcher that
-    would start them again, and count how often."""
+    """Where no rank holds a state, they begin as those of a fresh world; there is no launcher that would start them
+    again, and count how often."""
 
 
 class Notice(Message, frozen=True):

@@ -195,6 +195,14 @@ def evaluate() -> float:
         model.train()
 
 
+@run.section(timeout=60)
+def compare(number: int) -> None:
+    """Before a step: raises on whoever is somewhere else in the loop."""
+    numbers = [torch.empty(1, dtype=torch.int64) for _ in range(run.world_size)]
+    dist.all_gather(numbers, torch.tensor([number]))
+    assert [int(each) for each in numbers] == [number] * run.world_size, numbers
+
+
 def digests() -> dict[str, str]:
     def flat(state: object) -> list[bytes]:
         if isinstance(state, torch.Tensor):
@@ -216,6 +224,8 @@ def digests() -> dict[str, str]:
 
 note("started")
 for step in run.steps(total=PLAN["steps"]):
+    if step.number % EVALUATE_EVERY == 0:
+        compare(step.number)
     loss = train(step)
     number = step.number
     assert loss is None or number in finished, f"step {number} came back without having been done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from holdfast.core.faults import FaultKind, classify, find_root_cause
@@ -33,10 +34,16 @@ def face(job: State, member: Member, *, now: float) -> list[Action]:
         return []
     if only_communication and job.settle_until is None:
         # Whoever lost a peer says so before the loss itself is known; give the loss time to show.
-        job.settle_until = now + SETTLE_S
+        job.settle_until = now + _settle_s(job)
     if only_communication and job.settle_until is not None and now < job.settle_until:
         return []
     return repair(job, now=now)
+
+
+def _settle_s(job: State) -> float:
+    """Where nothing is repaired there is no hurry, but the one that was lost has to be named; silence may tell it."""
+    rules = job.rules
+    return SETTLE_S if rules.is_launched or rules.replaces or math.isinf(rules.lease_s) else rules.lease_s
 
 
 def repair(job: State, *, now: float) -> list[Action]:
@@ -126,7 +133,8 @@ def _worst(faults: Sequence[StepFault]) -> StepFault | None:
 def _describe(fault: StepFault | None) -> str:
     assert fault is not None, "a broken node names a loss or a fault"
     headline = fault.error.strip().splitlines()[-1][:160] if fault.error.strip() else fault.kind
-    return f"rank {fault.rank} failed step {fault.step} ({fault.kind}): {headline}"
+    where = f"failed step {fault.step}" if fault.step >= 0 else "failed outside of its steps"
+    return f"rank {fault.rank} {where} ({fault.kind}): {headline}"
 
 
 def _signature(root: WorkerFailure | None, fault: StepFault | None) -> tuple[int, str] | None:

@@ -32,13 +32,16 @@ def marked(value: str) -> list[int]:
 def kill_node(pid: int, mark: str) -> bool:
     """SIGKILL all of a node, whose first process is `pid`; False if something would not die."""
     deadline = time.monotonic() + KILL_S
+    killed: set[int] = set()
     while True:
         # All at once: one that were left would start others, or end them in good order.
         targets = {pid, *descendants(pid), *marked(mark)} if _is_alive(pid) else set(marked(mark))
-        if not targets:
+        # One that is dying has lost its mark, but not yet its sockets.
+        if not targets and not any(map(_is_alive, killed)):
             return True
         for target in targets:
             kill(target, signal.SIGKILL)
+        killed |= targets
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.005)
