@@ -4,11 +4,14 @@ HoldfastError
 ├── SpecError       the person who wrote the command: it names the flag or variable, the value, and what is valid
 ├── JobError        the person who runs the job: it could not be started or joined, and says why
 │   └── Refused     the master said no; `retry_after_s` is None when waiting would not help
+├── Stopped         nobody: a signal has stopped this process, as somebody wanted
 ├── UnguardedCollective   the person who wrote the script: a collective that no guarded function covers has failed
 └── ProtocolError   us, or a peer of another version: a message that makes no sense
 """
 
 from __future__ import annotations
+
+import signal
 
 
 class HoldfastError(Exception):
@@ -30,6 +33,14 @@ class NotElected(HoldfastError):
     """A master that stood for election has lost it; somebody else goes on."""
 
     exit_code = 3
+
+
+class Stopped(HoldfastError):
+    """A signal has stopped this process; the job may go on without it."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"stopped by {number.name}")
+        self.exit_code = 128 + number
 
 
 class JobError(HoldfastError):

@@ -71,6 +71,30 @@ def test_without_recovery_a_lost_scheduler_ends_the_cluster_in_time(cluster: Sta
     assert f"no master at 127.0.0.1:{it.port} within 6 s: connection refused" in worker.err
 
 
+def test_without_recovery_a_scheduler_that_is_stopped_ends_the_cluster_at_once(cluster: StartCluster) -> None:
+    it = cluster(1, MS_NODE_TIMEOUT=300)
+    scheduler, worker = it.scheduler(), it.worker(0)
+    it.wait_for_hold(1)
+    kill(scheduler.pid, signal.SIGTERM)
+    assert [process.wait(within_s=60) for process in (scheduler, worker)] == [128 + signal.SIGTERM, 1]
+    assert "ending the job: the scheduler got SIGTERM" in worker.err
+
+
+def test_with_recovery_a_scheduler_that_is_stopped_is_waited_for(
+    cluster: StartCluster, weights_of_two: str, tmp_path: Path
+) -> None:
+    it = cluster(2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path)
+    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
+    it.wait_for_hold(2)
+    kill(scheduler.pid, signal.SIGTERM)
+    assert scheduler.wait(within_s=60) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; the others wait for the scheduler to be started again" in scheduler.err
+    scheduler = it.scheduler()
+    (it.directory / "go").touch()
+    assert [process.wait(within_s=START_S) for process in (scheduler, *workers)] == [0, 0, 0], scheduler.story()
+    assert {end_of(worker)[4] for worker in workers} == {weights_of_two}
+
+
 def test_who_takes_the_place_of_a_silent_one_keeps_it_and_a_good_end_waits_for_the_scheduler(
     cluster: StartCluster, weights_of_two: str, tmp_path: Path
 ) -> None:

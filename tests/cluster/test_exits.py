@@ -119,15 +119,17 @@ def test_a_module_ends_as_a_script_does(tmp_path: Path) -> None:
     assert ended.stdout == "good"
 
 
-def test_a_scheduler_that_is_interrupted_says_so_and_no_more(cluster: StartCluster) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_scheduler_that_is_stopped_says_so_and_no_more(cluster: StartCluster, number: signal.Signals) -> None:
     it = cluster(1)
     scheduler = it.scheduler()
     until(lambda: len(listening_ports(scheduler.pid)) == 2, within_s=START_S, what="it serves", tell=scheduler.story)
     # It listens a moment before it serves.
     urllib.request.urlopen(f"http://127.0.0.1:{it.port}/healthz", timeout=START_S).close()
-    kill(scheduler.pid, signal.SIGINT)
-    assert scheduler.wait(within_s=30) == 128 + signal.SIGINT
-    assert scheduler.err == "holdfast: SIGINT received\n"
+    kill(scheduler.pid, number)
+    assert scheduler.wait(within_s=30) == 128 + number
+    told = f"the scheduler got {number.name}"
+    assert scheduler.err == f"holdfast: ending the job: {told}\nholdfast scheduler: job ended: {told}\n"
 
 
 def test_a_process_whose_output_nobody_reads_any_more_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core.health.check import ROUND_S, NodeCheck, Site
 from holdfast.core.health.pairing import pair_again, pair_up, pairs_in
 from holdfast.core.health.results import ALL_REDUCE, COMPUTE, LOOPBACK, MEMORY, CheckResult, PairResult, Timing
-from holdfast.core.health.verdicts import Fitness, Verdict
+from holdfast.core.health.verdicts import MARGINS, Fitness, Verdict
 from holdfast.core.ids import Address, Check
 
 METRICS = (COMPUTE, MEMORY, LOOPBACK, ALL_REDUCE)
@@ -195,7 +195,7 @@ def test_a_slow_node_is_found_by_the_metric_it_is_slow_in(metric: str, count: in
     noise = {
         (node, each): data.draw(st.floats(0.95, 1.05), label=f"{node} {each}") for node in nodes for each in METRICS
     }
-    factor = data.draw(st.floats(2.5, 50.0))
+    factor = data.draw(st.floats(1.5 * (1.0 + MARGINS[metric]), 50.0))
     cluster = Cluster(
         nodes,
         measure=lambda node, each: 10.0 * noise[node, each] * (factor if node == slow and each == metric else 1.0),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs import StartJob
+from jobs import StartJob, clean_env
 
 LOOP = """
     import os, signal
@@ -47,6 +49,16 @@ def test_a_collective_before_the_loop_points_to_once(run_job: StartJob, script: 
         "torch.distributed.all_reduce() outside guarded functions failed; there is no group before the loop" in job.err
     )
     assert "run.once(function)" in job.err
+
+
+def test_a_section_before_the_loop_points_to_once(run_job: StartJob, script: Callable[..., Path]) -> None:
+    path = script(LOOP.format(before="run.section()(dist.barrier)()", after="pass"))
+    command = [sys.executable, path]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=clean_env())
+    job = run_job("--nproc-per-node", 2, "--max-restarts", 0, path)
+    assert [alone.returncode, job.wait(within_s=90)] == [1, 1]
+    for told in (alone.stderr, job.err):
+        assert "run.section(): 'barrier' is not valid; before the loop, call it in run.once(function)" in told
 
 
 def test_what_is_done_once_is_not_done_again_by_a_newcomer(run_job: StartJob, script: Callable[..., Path]) -> None:

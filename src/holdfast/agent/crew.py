@@ -207,11 +207,7 @@ class Crew:
                 if event.cold_reason not in ("", requests.ASKED_FOR):
                     self._console.say(f"workers are started cold: {event.cold_reason}")
             case requests.Started():
-                self._seats.seat(event.pid, event.local_rank)
-                self._asked_for.discard(event.local_rank)
-                if event.local_rank < self._spec.num_workers:
-                    self._awaited -= 1
-                    self._put(core.WorkerStarted(event.local_rank, event.pid))
+                self._note_start(event)
             case requests.Exited():
                 self._note_exit(event)
             case requests.StoreExited():
@@ -231,6 +227,17 @@ class Crew:
                 if self._awaited > 0 and self._launch is not None:
                     self._awaited = 0
                     self._put(core.LaunchFailed(self._launch.world.generation, text))
+
+    def _note_start(self, event: requests.Started) -> None:
+        self._seats.seat(event.pid, event.local_rank)
+        self._asked_for.discard(event.local_rank)
+        if event.local_rank < self._spec.num_workers:
+            self._awaited -= 1
+            self._put(core.WorkerStarted(event.local_rank, event.pid))
+            if event.pid in self._seats.attached:
+                self._put(core.WorkerAttached(event.pid))
+        elif event.pid in self._seats.parked:
+            self._put(core.Parked(len(self._seats.parked)))
 
     def _note_exit(self, event: requests.Exited) -> None:
         local_rank, slot = self._seats.leave(event.pid)

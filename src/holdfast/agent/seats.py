@@ -1,7 +1,8 @@
 """Which of this node's processes has which local rank.
 
 Every process is started in a slot, which names its files: slots below the number of workers are local ranks, those
-above belong to standbys. A standby that is given a rank keeps its slot.
+above belong to standbys. A standby that is given a rank keeps its slot. What a process says may be heard before the
+news that it was started.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ class Seats:
     slots: dict[int, int] = field(default_factory=dict)
     local_ranks: dict[int, int] = field(default_factory=dict)
     attached: set[int] = field(default_factory=set)
-    parked: list[int] = field(default_factory=list)
-    """Standbys that wait at their loop, oldest first."""
+    _at_loop: dict[int, None] = field(default_factory=dict)
+    """Those that wait at their loop, oldest first."""
+
+    @property
+    def parked(self) -> list[int]:
+        """Standbys that can be given a rank, oldest first."""
+        return [pid for pid in self._at_loop if pid in self.slots and pid not in self.local_ranks]
 
     def seat(self, pid: int, slot: int) -> None:
         self.slots[pid] = slot
@@ -27,21 +33,18 @@ class Seats:
 
     def promote(self, local_rank: int) -> int | None:
         """Give a parked standby this rank; None if there is none."""
-        if not self.parked:
-            return None
-        pid = self.parked.pop(0)
-        self.local_ranks[pid] = local_rank
+        pid = next(iter(self.parked), None)
+        if pid is not None:
+            self.local_ranks[pid] = local_rank
         return pid
 
     def park(self, pid: int) -> None:
-        if pid in self.slots and pid not in self.local_ranks and pid not in self.parked:
-            self.parked.append(pid)
+        self._at_loop[pid] = None
 
     def leave(self, pid: int) -> tuple[int | None, int]:
         """Forget a process: the local rank it had, if any, and its slot."""
         self.attached.discard(pid)
-        if pid in self.parked:
-            self.parked.remove(pid)
+        self._at_loop.pop(pid, None)
         return self.local_ranks.pop(pid, None), self.slots.pop(pid, -1)
 
     def free_standby_slots(self, num_standbys: int) -> list[int]:
@@ -56,4 +59,4 @@ class Seats:
         self.slots.clear()
         self.local_ranks.clear()
         self.attached.clear()
-        self.parked.clear()
+        self._at_loop.clear()

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,7 @@ from holdfast.cluster.reminders import with_reminders
 from holdfast.cluster.rules import rules_of
 from holdfast.cluster.voice import SHOWN_BY_SCHEDULER, Voice, leave
 from holdfast.core.ids import Address
-from holdfast.errors import HoldfastError, SpecError
+from holdfast.errors import HoldfastError, SpecError, Stopped
 from holdfast.master.main import MasterSettings, serve
 from holdfast.observe.report import render_outcome
 from holdfast.spec.cluster import ClusterSpec
@@ -49,20 +50,29 @@ def schedule(spec: ClusterSpec) -> NoReturn:
                 ends.append(entry)
 
         try:
-            outcome = asyncio.run(with_reminders(channel, serve(settings, tied=False, tell=tell)))
+            serving = serve(settings, tied=False, tell=tell, stopped_by=_heeded())
+            outcome = asyncio.run(with_reminders(channel, serving))
             assert not isinstance(outcome, Address), "workers host no master"
+        except Stopped as error:
+            voice.say(f"{error}{'; the others wait for the scheduler to be started again' if spec.recovery else ''}")
+            raise SystemExit(error.exit_code) from None
         except HoldfastError as error:
             sys.stderr.write(f"holdfast scheduler: {error}\n")
             raise SystemExit(error.exit_code) from None
-        except KeyboardInterrupt:
-            voice.say("SIGINT received")
-            raise SystemExit(128 + signal.SIGINT) from None
         custody.clear()
     if not ends:
         voice.say(f"the cluster whose state was in {spec.recovery_path} had ended; start again to form a new one")
     if outcome is not None and (report := render_outcome(outcome)):
         sys.stderr.write(f"holdfast scheduler: {report}\n")
     leave(outcome.exit_code if outcome is not None else 1)
+
+
+def _heeded() -> list[signal.Signals]:
+    """Signals that stop it; not those that whoever has started it had it ignore, as a shell does in the background."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _listen_again(spec: ClusterSpec, port: int) -> socket.socket:

@@ -10,9 +10,10 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ import msgspec
 
 from holdfast.core.election import Candidacy
 from holdfast.core.ids import Address, Mastership, Outcome
-from holdfast.core.job import Job
-from holdfast.errors import HoldfastError, NotElected
+from holdfast.core.job import EndRequested, Job
+from holdfast.errors import HoldfastError, NotElected, Stopped
 from holdfast.master.ballot import Ballot
 from holdfast.master.driver import Driver
 from holdfast.master.port import listening
@@ -60,12 +61,17 @@ class MasterSettings:
 
 
 async def serve(
-    settings: MasterSettings, *, tied: bool = True, tell: Callable[[dict[str, Any]], None] = lambda _: None
+    settings: MasterSettings,
+    *,
+    tied: bool = True,
+    tell: Callable[[dict[str, Any]], None] = lambda _: None,
+    stopped_by: Collection[signal.Signals] = (),
 ) -> Outcome | Address | None:
     """Serve one job until it has ended and its nodes have gone; its outcome, or where another master has taken over.
 
     A master that is `tied` ends with its standard input too; until then it tells who comes where the other one is.
-    `tell` is called with every new entry of the story.
+    `tell` is called with every new entry of the story. The first of the signals `stopped_by` ends the job too, unless
+    its nodes would wait for this master to be started again; the second one waits for nobody.
     """
     journal = Journal(Path(settings.journal))
     try:
@@ -82,13 +88,24 @@ async def serve(
         listener.setblocking(False)
         app = make_app(driver, ballot=ballot, token=settings.token, tls=settings.tls)
         orphaned = asyncio.Event()
+        received: list[signal.Signals] = []
         loop = asyncio.get_running_loop()
+
+        async def heed(number: signal.Signals) -> None:
+            received.append(number)
+            if settings.rules.replaces or len(received) > 1:
+                orphaned.set()
+            else:
+                await driver.put(EndRequested(128 + number, f"the scheduler got {number.name}"))
+
         if tied:
             loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
         async with listening(app, listener, tls=settings.tls):
             if ballot is not None:
                 driver.inherit(await ballot.decide())
             async with asyncio.TaskGroup() as tasks:
+                for number in stopped_by:
+                    loop.add_signal_handler(number, lambda which: tasks.create_task(heed(which)), number)
                 serving = [tasks.create_task(driver.run())]
                 if candidacy is not None:
                     telling = tell_predecessors(candidacy, settings.rules.job_id, settings.token, settings.client_tls)
@@ -109,6 +126,8 @@ async def serve(
         raise group.exceptions[0] from None
     finally:
         journal.close()
+    if received and driver.job.outcome is None:
+        raise Stopped(received[-1])
     return driver.job.outcome or (driver.successor.address if driver.successor is not None else None)
 
 

@@ -269,12 +269,16 @@ class Run:
     def section(self, *, timeout: float = 600.0) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
         """Guard a function that commits nothing, such as an evaluation: after a fault it runs again.
 
-        Returns None on a rank that has not done it when others have: a newcomer, or one that a fault held up.
+        Call it in the loop, or after it. Returns None on a rank that has not done it when others have: a newcomer, or
+        one that a fault held up.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+                if not self._has_entered:
+                    name = getattr(function, "__qualname__", repr(function))
+                    raise SpecError("run.section()", name, "before the loop, call it in run.once(function)")
                 self._notice.heed()
                 with self._guard():
                     while True:

@@ -1,4 +1,5 @@
-"""Trains until a file `stop` appears in the directory that is its argument; a standby leaves a mark when it parks."""
+"""Trains until a file `stop` appears in the directory that is its argument; it leaves marks there: when it trains, and
+when a standby parks."""
 
 from __future__ import annotations
 
@@ -47,3 +48,5 @@ if run.rank < 0:
 for step in run.steps(total=1_000_000):
     if train(step):
         run.stop("asked to")
+    if step.number == 0:
+        (marks / "trains").touch()
