@@ -62,6 +62,12 @@ class Cluster:
         held = lambda: len(list(self.directory.glob("held-*"))) == num_workers  # noqa: E731
         until(held, within_s=START_S, what=f"{num_workers} train", tell=self.started[-1].story)
 
+    def order_exit(self, *, rank: int, code: int) -> None:
+        """Have the script of this rank end after its next step."""
+        order = self.directory / "order"
+        order.write_text(str(code))
+        order.rename(self.directory / f"exit-{rank}")
+
     def saved(self, *, rank: int) -> set[str]:
         """The checkpoints of a rank."""
         return {path.name for path in self.directory.glob(f"saved/rank_{rank}/step_*")}

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from clusters import START_S, StartCluster
 from jobs import PYTHON, Job, free_port, start, until
 
 SCRIPT = """
@@ -82,8 +83,8 @@ def init_with(directory: Path, variables: dict[str, str]) -> Job:
             "HOLDFAST_LOG_DIR: '/dev/null' is not valid; it cannot be made: File exists",
         ),
         (
-            {"HOLDFAST_LOG_DIR": ".", "MS_NODE_ID": "n" * 300, "MS_ROLE": "MS_SCHED"},
-            f"'.' is not valid; it must be a directory where scheduler_{'n' * 300}.log can be written: File name too",
+            {"MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched", "HOLDFAST_LOG_DIR": "/proc"},
+            "'/proc' is not valid; it must be a directory where scheduler_sched.log can be written: ",
         ),
     ],
     ids=lambda value: " ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else "",
@@ -139,3 +140,13 @@ def test_where_something_else_than_a_scheduler_is_that_is_said(tmp_path: Path) -
         job = init_with(tmp_path, {**SERVER, "MS_SCHED_PORT": str(web.server_port)})
         web.shutdown()
     assert f"127.0.0.1:{web.server_port} answers (HTTP 404), but it is not a holdfast master" in job.err
+
+
+def test_a_process_has_one_role_once(cluster: StartCluster, tmp_path: Path) -> None:
+    it = cluster(1)
+    it.script = tmp_path / "twice.py"
+    it.script.write_text("import holdfast\nholdfast.init()\nholdfast.init()\n")
+    it.scheduler()
+    worker = it.worker(0)
+    assert worker.wait(within_s=START_S) == 1
+    assert "holdfast.init(): 'worker' is not valid; this process is a worker already: call it once" in worker.err

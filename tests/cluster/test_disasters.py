@@ -95,6 +95,53 @@ def test_with_recovery_a_scheduler_that_is_stopped_is_waited_for(
     assert {end_of(worker)[4] for worker in workers} == {weights_of_two}
 
 
+def test_a_scheduler_that_comes_back_without_its_state_ends_the_others_and_a_new_cluster_can_form(
+    cluster: StartCluster,
+) -> None:
+    it = cluster(1, MS_NODE_TIMEOUT=300)
+    scheduler, worker = it.scheduler(), it.worker(0)
+    it.wait_for_hold(1)
+    kill(scheduler.pid)
+    scheduler.process.wait()
+    scheduler = it.scheduler()
+    assert worker.wait(within_s=START_S) == 1
+    assert "the state of the cluster is lost, and all have to be started again" in worker.err
+    (it.directory / "go").touch()
+    worker = it.worker(0)
+    assert [process.wait(within_s=START_S) for process in (scheduler, worker)] == [0, 0], scheduler.story()
+
+
+def test_who_has_ended_well_too_early_is_waited_for_and_has_its_place_when_it_is_started_again(
+    cluster: StartCluster, weights_of_two: str, tmp_path: Path
+) -> None:
+    it = cluster(2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path)
+    scheduler, workers = it.scheduler(), [it.worker(rank) for rank in range(2)]
+    it.wait_for_hold(2)
+    it.order_exit(rank=1, code=0)
+    assert workers[1].wait(within_s=60) == 0
+    workers[0].wait_for_output("waiting: a node in place of 1", within_s=60)
+    assert "not every worker uses the SDK" not in scheduler.err
+    (it.directory / "go").touch()
+    workers[1] = it.worker(1)
+    assert [process.wait(within_s=START_S) for process in (scheduler, *workers)] == [0, 0, 0], scheduler.story()
+    assert {end_of(worker)[4] for worker in workers} == {weights_of_two}
+
+
+def test_without_ids_too_a_new_process_takes_the_place_of_one_that_died_while_the_scheduler_was_away(
+    cluster: StartCluster, weights_of_two: str, tmp_path: Path
+) -> None:
+    it = cluster(2, MS_ENABLE_RECOVERY=1, MS_RECOVERY_PATH=tmp_path, MS_NODE_TIMEOUT=300)
+    scheduler, workers = it.scheduler(), [it.worker(), it.worker()]
+    it.wait_for_hold(2)
+    for process in (scheduler, workers[1]):
+        kill(process.pid)
+        process.process.wait()
+    scheduler, workers[1] = it.scheduler(), it.worker()
+    (it.directory / "go").touch()
+    assert [process.wait(within_s=START_S) for process in (scheduler, *workers)] == [0, 0, 0], scheduler.story()
+    assert {end_of(worker)[4] for worker in workers} == {weights_of_two}
+
+
 def test_who_takes_the_place_of_a_silent_one_keeps_it_and_a_good_end_waits_for_the_scheduler(
     cluster: StartCluster, weights_of_two: str, tmp_path: Path
 ) -> None:
@@ -141,7 +188,7 @@ def test_scheduler_and_workers_are_lost_one_after_the_other_and_pulled_up_again(
     it.wait_for_hold(2)
     # A worker whose script fails.
     num_repairs = workers[0].err.count(" repaired in ")
-    (it.directory / "exit-1").touch()
+    it.order_exit(rank=1, code=3)
     assert workers[1].wait(within_s=60) == 3, workers[1].story()
     workers[0].wait_for_output("node b lost", within_s=60)
     workers[1] = it.worker("b")

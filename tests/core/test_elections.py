@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core import job
 from holdfast.core.election import Candidacy, Election
 from holdfast.core.ids import Address, Mastership, NodePhase, NodeStatus, Run, Stop
-from holdfast.core.job.repair import DUMP_S
+from holdfast.core.job.dumping import DUMP_S
 from holdfast.core.job.succession import GENERATION_GAP, MAX_DEPUTIES, make_will
 from holdfast.core.search import DEPUTY_DIAL_S, Dial, Search
 from holdfast.core.story import IncidentOpened, Isolated, MasterMoved, NodeLost, Stopping

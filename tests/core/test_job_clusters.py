@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from driving import READY, Master, orders, refusals, registration, rules, tales
+from driving import READY, Master, die, orders, refusals, registration, rules, tales
 
 from holdfast.core import job
-from holdfast.core.ids import Address, Finish, NodePhase, Run, StepFault
-from holdfast.core.story import NodeLost, RankTableIgnored, Stopping, Waiting
+from holdfast.core.ids import Address, Finish, NodePhase, NodeStatus, Run, StepFault
+from holdfast.core.job.state import MAX_IN_A_ROW
+from holdfast.core.story import IncidentOpened, NodeLost, RankTableIgnored, Stopping, Waiting
 from holdfast.spec.job import JobRules
 from holdfast.spec.strategy import Strategy
 
@@ -238,6 +239,99 @@ def test_without_heartbeats_the_dead_are_replaced_when_somebody_comes_for_their_
     assert not job.changes_nothing(death, master.handle(death), rules=master.job.rules), "a restarted master knows it"
     assert job.Accept("1", "new") in come(master, "1", nonce="new")
     assert master.job.generation == 2
+
+
+# --- who comes back, and who does not --------------------------------------------------------------------------
+
+
+def by_hand(num_workers: int = 2, **changes: object) -> Master:
+    """A formed cluster, whose processes nobody starts again."""
+    master = Master(cluster(num_workers, store=("10.0.0.9", 1), **changes))
+    nodes = [str(rank) for rank in range(num_workers)]
+    for node in nodes:
+        come(master, node)
+    train(master, *nodes)
+    return master
+
+
+def lose_peer(master: Master, node: str) -> list[job.Action]:
+    """A step fails on this node since a peer has gone, and nothing is heard of a loss."""
+    generation = master.job.generation
+    fault = StepFault(int(node), node, 20, "communication", "connection closed by peer")
+    master.report(node, NodePhase.BROKEN, generation, pids=(1,), attached=True, faults=(fault,))
+    return master.wait(master.now + 0.4)
+
+
+def test_who_comes_back_has_its_own_place_though_another_one_is_vacant_too():
+    master = by_hand(3, strategies=RECOVERY)
+    for node in "12":
+        die(master, node)
+    come(master, "2", nonce="new 2")
+    come(master, "x")
+    assert seats(master) == ["0", "x", "2"]
+
+
+def test_a_state_that_this_scheduler_does_not_know_is_refused_for_good():
+    running = NodeStatus(NodePhase.RUNNING, 3, pids=(1,), attached=True)
+    launched, by_itself = Master(cluster()), Master(cluster(store=("10.0.0.9", 1)))
+    assert not refusals(come(launched, "0", status=running))
+    refused = refusals(come(by_itself, "0", status=running))[0]
+    assert refused.retry_after_s is None
+    assert refused.reason == (
+        "it is in generation 3, which this scheduler knows nothing of: "
+        "the state of the cluster is lost, and all have to be started again"
+    )
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["about to go", "gone"])
+def test_who_has_ended_well_too_early_is_waited_for(is_gone: bool):
+    master = by_hand()
+    master.report("1", NodePhase.SUCCEEDED, 1)
+    if is_gone:
+        assert tales(die(master, "1")) == [], "a good end is no loss"
+    actions = lose_peer(master, "0")
+    assert "connection closed by peer; 1 had ended with 0 by then" in tales(actions, IncidentOpened)[0].symptom
+    if not is_gone:
+        actions += die(master, "1")
+    assert [tale.reason for tale in tales(actions, Waiting)] == ["a node in place of 1, for up to 100 s"]
+    come(master, "1", nonce="new")
+    assert seats(master) == ["0", "1"]
+    train(master, "0")
+    master.report("0", NodePhase.SUCCEEDED, master.job.generation)
+    assert master.job.outcome is None, "the one that was started again has to end too"
+    master.report("1", NodePhase.SUCCEEDED, master.job.generation)
+    assert master.job.outcome.exit_code == 0
+
+
+def test_without_recovery_a_good_end_that_was_too_early_is_named_and_nobody_waits_for_a_loss():
+    master = by_hand(strategies=(Strategy.EXIT,))
+    master.report("1", NodePhase.SUCCEEDED, 1)
+    assert "1 had ended with 0 by then" in tales(lose_peer(master, "0"), Stopping)[0].reason
+
+
+def test_when_the_last_is_lost_after_the_others_have_ended_well_the_reason_is_true():
+    master = by_hand(max_restarts=1)
+    master.report("1", NodePhase.SUCCEEDED, 1)
+    die(master, "1")
+    assert "no live worker holds the state" in tales(die(master, "0"), Stopping)[0].reason
+
+
+def test_a_process_that_fails_each_time_it_is_started_costs_nobody_else_anything():
+    master = by_hand()
+    for attempt in range(100):
+        lose_peer(master, "0")
+        die(master, "1")
+        come(master, "1", nonce=f"new {attempt}")
+        train(master, "0", "1")
+    assert master.job.phase is job.Phase.RUNNING
+    assert master.job.generation > 100
+
+
+def test_steps_that_fail_again_and_again_though_nobody_is_lost_end_it():
+    master = by_hand(max_restarts=0)
+    for _ in range(MAX_IN_A_ROW + 1):
+        lose_peer(master, "0")
+    assert master.job.phase is not job.Phase.RUNNING
 
 
 # --- servers --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from driving import PIDS, Master, crash, die, failure, rules, tales, train
 
 from holdfast.core import job
 from holdfast.core.ids import NodePhase, StepFault
-from holdfast.core.job.repair import DUMP_S
+from holdfast.core.job.dumping import DUMP_S
 from holdfast.core.story import IncidentClosed, IncidentOpened, JobFinished, Stopping
 from holdfast.spec.strategy import Strategy
 

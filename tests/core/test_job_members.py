@@ -277,14 +277,15 @@ def test_who_has_the_first_ranks_saves_the_last_step_of_a_job_that_somebody_ends
     master = Master(WAITING)
     master.form("a", "b", "c")
     told = orders(master.report("c", DRAINING, 1, reason="SIGINT received on c", end_job=130, holds=True))
-    assert told == {"a": replace(STOP, saves=True), "b": STOP, "c": Stop(1, "others have the state")}
+    stop = replace(STOP, reason="SIGINT received on c")
+    assert told == {"a": replace(stop, saves=True), "b": stop, "c": Stop(1, "others have the state")}
     assert orders(master.report("a", DRAINING, 1, holds=True)) == {}
     master = Master(WAITING)
     master.form("a", "b", "c")
     train(master, "a", "b", "c")
     die(master, "a")
     told = orders(master.report("c", DRAINING, 1, reason="SIGINT received on c", end_job=130, holds=True))
-    assert told == {"b": replace(STOP, saves=True), "c": Stop(1, "others have the state")}
+    assert told == {"b": replace(stop, saves=True), "c": Stop(1, "others have the state")}
 
 
 def test_of_nodes_that_leave_the_last_one_saves_the_last_step():

@@ -7,7 +7,7 @@ from driving import PIDS, Master, crash, die, failure, orders, park, placed, rul
 
 from holdfast.core import job
 from holdfast.core.ids import NodePhase, Prepare, Resumption, Run, StepFault, WorkerFailure
-from holdfast.core.job.repair import DUMP_S
+from holdfast.core.job.dumping import DUMP_S
 from holdfast.core.job.state import MAX_IN_A_ROW
 from holdfast.core.story import IncidentClosed, IncidentOpened, JobFinished, Resumed
 from holdfast.spec.strategy import Strategy

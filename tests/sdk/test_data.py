@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,6 +106,55 @@ def test_micro_batches_are_cut_from_the_ranks_own_part():
 def test_settings_that_make_no_sense_are_refused_by_name(options: dict, named: str):
     with pytest.raises(SpecError, match=named):
         Data(Noisy(), **options)
+
+
+def test_who_reads_disturbs_nobodys_random_numbers():
+    def draw(num_workers: int, *, after: int) -> float:
+        data = Data(Noisy(), global_batch=4, num_workers=num_workers)
+        for step in range(after):
+            data.batches(step, rank=0, size=1)
+        torch.manual_seed(7)
+        data.batches(after, rank=0, size=1)
+        return float(torch.rand(()))
+
+    assert len({draw(0, after=0), draw(2, after=0), draw(2, after=3)}) == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_is_drawn_for_a_batch_does_not_depend_on_what_was_read_before(num_workers: int):
+    def collate(samples: list[tuple[int, float]]) -> float:
+        return float(torch.rand(()))
+
+    def read(steps: list[int]) -> list[float]:
+        data = Data(Noisy(), global_batch=4, num_workers=num_workers, collate=collate)
+        return [data.batches(step, rank=0, size=1)[0] for step in steps]
+
+    assert read([0, 1, 2])[2] == read([2])[0]
+    assert len(set(read([0, 1, 2]))) == 3
+
+
+def test_readers_end_with_their_worker(tmp_path: Path):
+    """They have copies of its connections: while one of them lives, nobody would notice that it is gone."""
+    script = tmp_path / "read.py"
+    script.write_text(
+        "import os, time\n"
+        "from holdfast.sdk.data import Data\n"
+        "class Slow:\n"
+        "    def __len__(self): return 100\n"
+        "    def __getitem__(self, index):\n"
+        "        if index: time.sleep(600)\n"
+        "        return index\n"
+        "data = Data(Slow(), global_batch=1, shuffle=False, num_workers=1)\n"
+        "data.batches(0, rank=0, size=1)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    reader, writer = os.pipe()
+    with open(reader, "rb") as until_all_are_gone:
+        ended = subprocess.run([sys.executable, script], pass_fds=[writer], timeout=60, check=False)
+        os.close(writer)
+        assert ended.returncode == -signal.SIGKILL
+        gone, _, _ = select.select([until_all_are_gone], [], [], 3.0)
+    assert gone, "a reader holds what its worker had"
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

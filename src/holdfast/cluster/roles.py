@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cluster.logs import redirect_output
+from holdfast.errors import SpecError
 from holdfast.spec.cluster import Role, load_cluster
 from holdfast.spec.tls import require_tls
 from holdfast.spec.worker import WorkerSpec, load_worker
@@ -25,6 +26,7 @@ def init(*, tls: str | None = None) -> Run:
         from holdfast.sdk.session import Run
 
         return Run(spec)
+    _enter_once(cluster.role)
     redirect_output(cluster)
     for note in cluster.notes:
         sys.stderr.write(f"holdfast: {note}\n")
@@ -37,6 +39,16 @@ def init(*, tls: str | None = None) -> Run:
 
         return Server(cluster)  # type: ignore[return-value]  # one script is for all roles: it asks for `role`
     return _join(cluster)
+
+
+_entered: list[Role] = []
+"""The role of this process, once it has one: it would have to wait for itself to get another."""
+
+
+def _enter_once(role: Role) -> None:
+    if _entered:
+        raise SpecError("holdfast.init()", str(role), f"this process is a {_entered[0]} already: call it once")
+    _entered.append(role)
 
 
 def _join(cluster: ClusterSpec) -> Run:

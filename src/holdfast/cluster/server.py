@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import traceback
 from typing import NoReturn
 
 from holdfast.agent.channel import Channel
@@ -70,11 +71,17 @@ class Server:
         try:
             asyncio.run(with_reminders(self._channel, self._keep_in_touch()))
         except HoldfastError as error:
-            with self._changed:
-                self._trouble = str(error)
-                self._changed.notify_all()
-            if self.rank >= 0 and self._outcome is None:
-                self._voice.die(self._trouble, 1)
+            self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001  the root of this thread: the script must not wait for it
+            traceback.print_exc()
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        with self._changed:
+            self._trouble = reason
+            self._changed.notify_all()
+        if self.rank >= 0 and self._outcome is None:
+            self._voice.die(reason, 1)
 
     async def _keep_in_touch(self) -> None:
         self._report()

@@ -134,6 +134,9 @@ class Line:
             self._loop.run_until_complete(with_reminders(self._channel, self._live()))
         except HoldfastError as error:
             self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001  the root of this thread: the script must not wait for it
+            traceback.print_exc()
+            self._give_up(f"{type(error).__name__}: {error}")
         finally:
             self._notify()
 

@@ -79,6 +79,7 @@ class Driver:
         self._hung_up = asyncio.Event()
         self._released: set[str] = set()
         """Those who have hung up since the job ended."""
+        self.is_restored = False
         self._had_ended = False
         """Whether the job had ended when the journal was read: who has heard of it is not known."""
         self.successor: Moved | None = None
@@ -114,7 +115,7 @@ class Driver:
             for action in driver.job.handle(event, now=then):
                 if isinstance(action, core.Tale):
                     driver._tell_story(action.record, now=then, wall=wall)
-        driver._had_ended = driver.job.outcome is not None
+        driver.is_restored, driver._had_ended = True, driver.job.outcome is not None
         driver._step(core.MasterStarted())
         return driver
 

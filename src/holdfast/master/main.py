@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, NotElected, Stopped
 from holdfast.master.ballot import Ballot
 from holdfast.master.driver import Driver
 from holdfast.master.port import listening
-from holdfast.master.server import make_app
+from holdfast.master.server import bury_all, make_app
 from holdfast.master.successor import tell_predecessors
 from holdfast.spec.job import JobRules
 from holdfast.stores.journal import Journal
@@ -107,6 +107,8 @@ async def serve(
                 for number in stopped_by:
                     loop.add_signal_handler(number, lambda which: tasks.create_task(heed(which)), number)
                 serving = [tasks.create_task(driver.run())]
+                if driver.is_restored:
+                    serving.append(tasks.create_task(bury_all(driver)))
                 if candidacy is not None:
                     telling = tell_predecessors(candidacy, settings.rules.job_id, settings.token, settings.client_tls)
                     serving.append(tasks.create_task(telling))

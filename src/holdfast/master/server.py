@@ -233,13 +233,20 @@ async def _member(request: web.Request, driver: Driver, ballot: Ballot | None) -
 
 
 async def _bury(driver: Driver, newcomer: Register) -> None:
-    """Whoever holds the id of a newcomer may have died while no master was there to see it, and others with it.
-
-    Their deaths are told together: what is done about one depends on who else lives.
-    """
-    holder = driver.job.members.get(newcomer.node)
-    if holder is None or holder.nonce == newcomer.nonce or not await _has_died(holder.registered):
+    """Whoever stands in the way of a newcomer may have died while no master was there to see it, and others with it."""
+    job = driver.job
+    holder = job.members.get(newcomer.node)
+    mates = job.of_role(is_server=newcomer.is_server)
+    is_full = len(mates) >= (job.rules.num_servers if newcomer.is_server else job.rules.max_nodes)
+    in_the_way = [holder] if holder is not None else mates if is_full else []
+    if any(member.nonce == newcomer.nonce for member in in_the_way):
         return
+    if any([await _has_died(member.registered) for member in in_the_way]):
+        await bury_all(driver)
+
+
+async def bury_all(driver: Driver) -> None:
+    """Tell of all deaths that can be proven here together: what is done about one depends on who else lives."""
     for member in list(driver.job.members.values()):
         if await _has_died(member.registered):
             evidence = _death_of(member.registered.pid, driver)

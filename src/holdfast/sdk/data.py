@@ -6,8 +6,13 @@ again; a prefetched batch is kept unless rank or world size changed.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import sys
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +20,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from holdfast.errors import SpecError
 from holdfast.sdk.seeds import derive, seed_all, undisturbed
+
+PR_SET_PDEATHSIG = 1
 
 
 class Data:
@@ -145,10 +152,14 @@ class Data:
     def _loader(self, step: int, rank: int, size: int) -> DataLoader[Any]:
         return DataLoader(
             _Fetcher(self._dataset, self._collate, self.seed, self.micro_batch),
-            sampler=_Steps(self, step, rank, size),
+            # In a cycle, readers would not be ended in order, which takes seconds.
+            sampler=_Steps(weakref.proxy(self), step, rank, size),
             batch_size=None,
             num_workers=self._num_workers,
             prefetch_factor=self._prefetch,
+            worker_init_fn=partial(_end_with, os.getpid()),
+            # Else what the readers begin with is drawn from the numbers of the step in which they are started.
+            generator=torch.Generator(),
         )
 
 
@@ -165,6 +176,13 @@ def cut(count: int, width: int | None) -> list[int]:
     return [min(width, count - at) for at in range(0, count, width)]
 
 
+def _end_with(parent: int, _: int) -> None:
+    """Have this reader end with its worker at once: it has copies of its connections, and would hide its death."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 class _Steps:
     """An endless sampler: the ids of one step after the other."""
 
@@ -179,7 +197,8 @@ class _Steps:
 
 
 class _Fetcher(Dataset[list[Any]]):
-    """Reads the samples of a step; what a sample's transforms draw depends on (seed, epoch, index) alone."""
+    """Reads the samples of a step; what a sample's transforms draw depends on (seed, epoch, index) alone, and what
+    their collation draws on the same of the first of them and their number."""
 
     def __init__(self, dataset: Dataset[Any], collate: Any, seed: int, micro_batch: int | None) -> None:  # noqa: ANN401
         self._dataset = dataset
@@ -196,7 +215,11 @@ class _Fetcher(Dataset[list[Any]]):
             return [list(self._dataset[part]) for part in parts]
         with undisturbed():
             samples = [self._sample(epoch, index) for index in ids]
-        return [self._collate(samples[at : at + size]) for at in range(0, len(samples), size)]
+            return [self._batch(epoch, ids[at], samples[at : at + size]) for at in range(0, len(samples), size)]
+
+    def _batch(self, epoch: int, first: int, samples: list[Any]) -> Any:  # noqa: ANN401
+        seed_all(derive(self._seed, epoch, first, len(samples)), devices=False)
+        return self._collate(samples)
 
     def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401
         seed_all(derive(self._seed, epoch, index), devices=False)

@@ -119,6 +119,9 @@ AGREED = ("num_workers", "num_servers", "recovery", "topo_timeout", "node_timeou
 
 MOST_OF_NODE_TIMEOUT = 1 / 3
 """A heartbeat may be as late as two tries to connect and not be missed."""
+MAX_COUNT = 1 << 20
+MAX_ID_BYTES = 200
+"""The id is part of a file's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,10 +182,11 @@ def _resolve(reader: Reader, *, tls_config: str | None = None) -> ClusterSpec | 
     recovery = reader.choice("recovery", SWITCH)
     if recovery and not reader.text("recovery_path"):
         raise reader.refuse("recovery_path", "with recovery on, it must name a directory")
-    num_workers, num_servers = reader.whole("num_workers", 1, 1 << 20), reader.whole("num_servers", 0, 1 << 20)
+    num_workers, num_servers = reader.whole("num_workers", 1, MAX_COUNT), reader.whole("num_servers", 0, MAX_COUNT)
     if role is Role.SERVER and not num_servers:
         raise reader.refuse("num_servers", "a cluster with a process in the role server has at least 1")
-    if role is Role.WORKER and num_servers and reader.text("node_id").startswith(SERVER_PREFIX):
+    node_id = _node_id(reader)
+    if role is Role.WORKER and num_servers and node_id.startswith(SERVER_PREFIX):
         raise reader.refuse("node_id", f"ids that begin with {SERVER_PREFIX!r} are those of servers")
     node_timeout_s = reader.timeout("node_timeout")
     retry_s, retry_note = _retry_interval(reader, node_timeout_s)
@@ -190,13 +194,13 @@ def _resolve(reader: Reader, *, tls_config: str | None = None) -> ClusterSpec | 
     lccl = reader.find("lccl")
     lccl_note = f"{lccl.source}=1 does nothing here: there is no LCCL" if lccl.value == "1" else ""
     tls, tls_notes = find_tls(tls_config, reader.env, source="holdfast.init(tls=...)")
-    is_nameless = recovery and role is not Role.SCHEDULER and not reader.text("node_id")
+    is_nameless = recovery and role is not Role.SCHEDULER and not node_id
     notes = (*reader.notes(), retry_note, table_note, lccl_note, NAMELESS if is_nameless else "", *tls_notes)
     return ClusterSpec(
         role=role,
         host=host,
         port=reader.whole("port", 1024, 65535),
-        node_id=reader.text("node_id") or f"node-{uuid.uuid4().hex[:8]}",
+        node_id=node_id or f"node-{uuid.uuid4().hex[:8]}",
         num_workers=num_workers,
         num_servers=num_servers,
         worker_ip=_worker_ip(reader, host) if role is not Role.SCHEDULER else "",
@@ -263,6 +267,16 @@ def _rank_table(reader: Reader, num_workers: int) -> tuple[dict[str, tuple[int, 
         return read_rank_table(found.value, num_workers=num_workers), ""
     except BadTable as error:
         return {}, f"warning: {found.source}={found.value} is not used, ranks are given automatically: {error}"
+
+
+def _node_id(reader: Reader) -> str:
+    node_id = reader.text("node_id")
+    size = len(node_id.encode(errors="surrogateescape"))
+    if size > MAX_ID_BYTES or not node_id.isprintable():
+        raise reader.refuse("node_id", f"it must be printable text of at most {MAX_ID_BYTES} bytes")
+    if node_id.isdecimal() and int(node_id) >= MAX_COUNT:
+        raise reader.refuse("node_id", f"a number is a rank: it must be below {MAX_COUNT}")
+    return node_id
 
 
 def _worker_ip(reader: Reader, host: str) -> str:

@@ -109,6 +109,8 @@ class Reader:
             raise self.refuse(name, "it must be an IPv4 or IPv6 address") from None
         if address.version == 6 and address.is_link_local:
             raise self.refuse(name, "a link-local address is not enough: it means something on one interface only")
+        if address.is_unspecified:
+            raise self.refuse(name, "it must be an address that others can reach, not one that stands for all of them")
         return str(address)
 
     def make_directory(self, name: str) -> None:

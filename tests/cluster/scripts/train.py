@@ -1,9 +1,9 @@
 """Trains in a cluster that forms itself; leaves a mark when a step of note is done, and prints how it ended.
 
-The argument is a directory. Until a file `go` is in it, training is slow; a file `exit-RANK` makes that rank fail, and
-one `raise-RANK` makes it raise in a step. In the steps that a file `tear` names, all wait in the middle of their
-update, and rank 1 dies there, once in each. A file `unguarded` makes all wait for each other outside of their steps;
-with one `in-turn`, two functions make the steps in turn.
+The argument is a directory. Until a file `go` is in it, training is slow; a file `exit-RANK` makes that rank end, with
+the code that is in it, and one `raise-RANK` makes it raise in a step. In the steps that a file `tear` names, all wait
+in the middle of their update, and rank 1 dies there, once in each. A file `unguarded` makes all wait for each other
+outside of their steps; with one `in-turn`, two functions make the steps in turn.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ for step in run.steps(total=STEPS):
     if step.number == HELD_AT:
         (here / f"held-{run.rank}").touch()
     if (order := here / f"exit-{run.rank}").exists():
+        code = int(order.read_text())
         order.unlink()
-        sys.exit(3)
+        sys.exit(code)
     if step.number >= HELD_AT and not (here / "go").exists():
         time.sleep(SLOW_S)
         if (here / "unguarded").exists():

@@ -44,6 +44,9 @@ def _objection(job: State, event: NodeRegistered, holder: Member | None, *, now:
         return f"another process has taken node id {event.name!r}", None
     if reason := object_to_settings(event, job.rules):
         return reason, None
+    if event.status.generation > job.generation and not job.rules.is_launched:
+        found = f"it is in generation {event.status.generation}, which this scheduler knows nothing of"
+        return f"{found}: the state of the cluster is lost, and all have to be started again", None
     if job.sole_nonce is not None and event.nonce != job.sole_nonce:
         return "this job runs on one node only; start it with --nnodes and --rdzv-endpoint to use more", None
     if holder is not None:

@@ -10,12 +10,15 @@ from holdfast.core.job.state import State
 from holdfast.core.job.wishes import bequeath, remind_all
 from holdfast.core.recovery.ladder import Plan
 from holdfast.core.story import IncidentClosed, IncidentOpened
+from holdfast.spec.strategy import Strategy
 
 
 def open_incident(job: State, symptom: str, plan: Plan, *, now: float) -> list[Action]:
     job.repairs.spend(now=now)
     job.num_incidents += 1
-    job.in_a_row += 1
+    # Where somebody starts another process for each one that is lost, that is not what has been tried in vain.
+    is_replaced_by_hand = plan.strategy is Strategy.RECOVER and not job.rules.is_launched
+    job.in_a_row = 0 if is_replaced_by_hand else job.in_a_row + 1
     closed = close_incident(job, "followed", now=now)
     job.failed_at = now
     job.incident = IncidentOpened(job.num_incidents, job.next_generation, symptom, plan.strategy.value, plan.reason)
@@ -53,4 +56,6 @@ def publish_repair(job: State, placements: tuple[Placement, ...], *, now: float,
         member = job.members[placement.node]
         member.previous_rank, member.placed_in = placement.group_rank, job.generation
     job.started, job.committed, job.failures = set(), set(), []
+    # Whoever has a place is needed once more.
+    job.succeeded -= {placement.node for placement in placements}
     return [*remind_all(job), *bequeath(job)]

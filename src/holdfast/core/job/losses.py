@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from holdfast.core.ids import NodePhase
+from holdfast.core.job.dumping import dump, end_dump
 from holdfast.core.job.ending import fail, resize
 from holdfast.core.job.events import Action, Tale
 from holdfast.core.job.incidents import open_incident, publish_repair
-from holdfast.core.job.repair import dump, end_dump
 from holdfast.core.job.state import Member, Phase, State
 from holdfast.core.recovery import ladder
 from holdfast.core.recovery.ladder import Situation
@@ -21,7 +21,8 @@ def lose(job: State, node: str, reason: str, *, now: float) -> list[Action]:
     """A node is gone for good."""
     member = job.members[node]
     job.remove(member)
-    actions: list[Action] = [Tale(NodeLost(node, reason))]
+    has_ended_well = node in job.succeeded and not job.rules.is_launched
+    actions: list[Action] = [] if has_ended_well else [Tale(NodeLost(node, reason))]
     if job.is_inheriting:
         job.awaited.discard(node)
         job.absent[node] = reason
@@ -69,7 +70,7 @@ def face_loss(
     if job.after_dump is not None:
         return end_dump(job, f"the last step was not saved: {symptom}", now=now)
     job.settle_until = None
-    job.vacant.add(node)
+    job.vacant |= {node, *_gone(job)}
     left = [p.node for p in job.world.placements if p.node not in job.vacant]
     statuses = [job.members[name].status for name in left if name in job.members]
     # Whoever may not go on in place has to start again: for a lost node that is put off until nobody comes for it.
@@ -105,6 +106,12 @@ def face_loss(
     return opened
 
 
+def _gone(job: State) -> set[str]:
+    """Nodes of the world that are not here, as one that has succeeded and left."""
+    assert job.world is not None, "a running job has a world"
+    return {placement.node for placement in job.world.placements if placement.node not in job.members}
+
+
 def _has_takers(job: State) -> bool:
     """Whether nodes are there for whom the others, though they are enough, should wait."""
     if Strategy.ELASTIC_TRAINING not in job.rules.strategies:
@@ -118,9 +125,9 @@ def _find_takers(job: State, spares: list[str]) -> dict[str, str]:
     """Who would take the ranks of which lost node: one with as many workers, if possible the same node again."""
     assert job.world is not None, "a running job has a world"
     takers: dict[str, str] = {}
-    for placement in job.world.placements:
-        if placement.node not in job.vacant:
-            continue
+    vacant = [placement for placement in job.world.placements if placement.node in job.vacant]
+    # Those who have come back are seated first, so that nobody else sits there.
+    for placement in sorted(vacant, key=lambda each: each.node not in spares):
         free = [name for name in spares if name not in takers.values()]
         fit = [name for name in free if job.members[name].registered.num_workers == placement.num_workers]
         if fit:
@@ -132,8 +139,7 @@ def fill(job: State, *, now: float) -> list[Action]:
     """Give the ranks of lost nodes to nodes that are ready, all at once."""
     assert job.world is not None, "a running job has a world"
     assert job.vacant_until is not None, "nobody is waited for without end"
-    # One that has succeeded may have left since the others began to wait.
-    job.vacant |= {placement.node for placement in job.world.placements if placement.node not in job.members}
+    job.vacant |= _gone(job)
     is_over, limit_s = now >= job.vacant_until, job.rules.join_timeout_s
     patience = f", for up to {limit_s:g} s" if limit_s < math.inf else ""
     leaving = [name for name in sorted(job.vacant) if name in job.members and job.members[name].is_leaving]

@@ -6,6 +6,7 @@ import math
 
 from holdfast.core.job.arrivals import register
 from holdfast.core.job.checking import advance_check, check_newcomers
+from holdfast.core.job.dumping import DUMP_S, end_dump
 from holdfast.core.job.ending import end, finish, with_root_cause
 from holdfast.core.job.events import (
     Action,
@@ -22,7 +23,7 @@ from holdfast.core.job.events import (
 from holdfast.core.job.gathering import gather
 from holdfast.core.job.losses import lose, lose_all
 from holdfast.core.job.pacing import reconsider
-from holdfast.core.job.repair import DUMP_S, end_dump, give_up_repair, repair
+from holdfast.core.job.repair import give_up_repair, repair
 from holdfast.core.job.reports import hear, take_status
 from holdfast.core.job.running import settle
 from holdfast.core.job.state import Phase, State

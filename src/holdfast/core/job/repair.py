@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 from holdfast.core.faults import FaultKind, classify, find_root_cause
 from holdfast.core.ids import StepFault, WorkerFailure
+from holdfast.core.job.dumping import dump
 from holdfast.core.job.ending import fail
 from holdfast.core.job.events import Action
-from holdfast.core.job.incidents import close_incident, open_incident, publish_repair
+from holdfast.core.job.incidents import open_incident, publish_repair
+from holdfast.core.job.losses import face_loss
 from holdfast.core.job.state import Member, State
 from holdfast.core.recovery import ladder
 from holdfast.core.recovery.ladder import Plan, Situation
 from holdfast.spec.strategy import Strategy
-
-DUMP_S = 600.0
-"""For the last step to be saved; afterwards the workers are stopped without it."""
 
 SETTLE_S = 0.3
 """A worker that lost a peer is believed to be the only one hurt after so long without news of a loss."""
@@ -41,9 +40,11 @@ def face(job: State, member: Member, *, now: float) -> list[Action]:
 
 
 def _settle_s(job: State) -> float:
-    """Where nothing is repaired there is no hurry, but the one that was lost has to be named; silence may tell it."""
+    """Where nothing is repaired there is no hurry, but the one that was lost has to be named; silence may tell it. One
+    that has ended well is known."""
     rules = job.rules
-    return SETTLE_S if rules.is_launched or rules.replaces or math.isinf(rules.lease_s) else rules.lease_s
+    is_soon = rules.is_launched or rules.replaces or math.isinf(rules.lease_s) or job.succeeded
+    return SETTLE_S if is_soon else rules.lease_s
 
 
 def repair(job: State, *, now: float) -> list[Action]:
@@ -58,6 +59,11 @@ def repair(job: State, *, now: float) -> list[Action]:
     root, _ = find_root_cause(failures)
     fault = _worst(faults)
     symptom = f"rank {root.rank} {classify(root).evidence}" if root else _describe(fault)
+    if root is None and job.succeeded:
+        symptom += f"; {', '.join(sorted(job.succeeded))} had ended with 0 by then"
+    if gone := [p.node for p in job.world.placements if p.node not in job.members]:
+        # They had ended well, and nobody missed them until now.
+        return face_loss(job, gone[0], symptom, now=now)
     signature = _signature(root, fault)
     repeated = signature is not None and signature == job.last_signature
     situation = Situation(
@@ -99,20 +105,6 @@ def give_up(job: State, symptom: str, plan: Plan, *, now: float) -> list[Action]
     if plan.strategy is Strategy.DUMP:
         return dump(job, symptom, plan, [p.node for p in job.world.placements], now=now)
     return fail(job, f"{symptom} ({plan.reason})", now=now, restartable=plan.restartable)
-
-
-def dump(job: State, symptom: str, plan: Plan, nodes: list[str], *, now: float) -> list[Action]:
-    """Have these nodes save the last step, before all are stopped."""
-    job.after_dump, job.dump_until = (symptom, plan.restartable), now + DUMP_S
-    return [*open_incident(job, symptom, plan, now=now), *publish_repair(job, job.places(nodes), now=now, dumps=True)]
-
-
-def end_dump(job: State, trouble: str, *, now: float) -> list[Action]:
-    assert job.after_dump is not None, "a step is being saved"
-    symptom, restartable = job.after_dump
-    closed = close_incident(job, "failed" if trouble else "dumped", now=now)
-    reason = f"{symptom}; {trouble or 'the last step was saved'}"
-    return [*closed, *fail(job, reason, now=now, restartable=restartable)]
 
 
 def symptom_of(member: Member) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from holdfast.core.ids import NodePhase, NodeStatus
 from holdfast.core.job.checking import note_check
+from holdfast.core.job.dumping import end_dump
 from holdfast.core.job.ending import end, fail
 from holdfast.core.job.events import Acknowledge, Action, Refuse, StatusReported, Tale
 from holdfast.core.job.losses import face_loss, let_go, unseat
 from holdfast.core.job.pacing import note_pace
-from holdfast.core.job.repair import end_dump, face, symptom_of
+from holdfast.core.job.repair import face, symptom_of
 from holdfast.core.job.state import Member, Phase, State
 from holdfast.core.job.wishes import remind
 from holdfast.core.story import Resumed, WorkerFailed, WorkersStarted

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.core.ids import Outcome
+from holdfast.core.job.dumping import end_dump
 from holdfast.core.job.ending import finish, resize
 from holdfast.core.job.events import Action
 from holdfast.core.job.incidents import close_incident, open_incident, publish_repair
 from holdfast.core.job.losses import fill
-from holdfast.core.job.repair import end_dump
 from holdfast.core.job.state import State
 from holdfast.core.recovery.ladder import Plan
 from holdfast.spec.strategy import Strategy

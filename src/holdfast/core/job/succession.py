@@ -7,10 +7,10 @@ less than half of it may have been succeeded. Whoever hears exactly half goes on
 from __future__ import annotations
 
 from holdfast.core.ids import NodePhase, NodeStatus
+from holdfast.core.job.dumping import DUMP_S
 from holdfast.core.job.ending import end, halt
 from holdfast.core.job.events import Action, Inherited, NodeRegistered, Tale, TimePassed, Will
 from holdfast.core.job.losses import face_loss, unseat
-from holdfast.core.job.repair import DUMP_S
 from holdfast.core.job.reports import judge, note_start
 from holdfast.core.job.state import Member, Phase, State
 from holdfast.core.story import Isolated, MasterMoved, NodeLost

@@ -27,7 +27,8 @@ def _wish(job: State, member: Member) -> Order | None:
         if done:
             return None
         saves = job.is_ending and _is_keeper(job, member)
-        return Stop(job.generation, "the group is being stopped", job.stops_at_once, saves)
+        reason = "the group is being stopped" if job.outcome_after_stop is None else job.outcome_after_stop.reason
+        return Stop(job.generation, reason, job.stops_at_once, saves)
     if job.phase is Phase.GATHERING or job.world is None:
         return Stop(job.generation, "no world exists") if busy else _examination(job, member)
     if not job.is_current(member):
