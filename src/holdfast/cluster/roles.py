@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from holdfast.spec.cluster import ClusterSpec
 
 
+_entered: list[Role] = []
+"""The role of this process, once it has one: for another one it would have to wait for itself."""
+
+
 def init(*, tls: str | None = None) -> Run:
     """Join the job around this process; a scheduler serves here and does not return; alone, train alone."""
     spec = load_worker()
@@ -26,7 +30,9 @@ def init(*, tls: str | None = None) -> Run:
         from holdfast.sdk.session import Run
 
         return Run(spec)
-    _enter_once(cluster.role)
+    if _entered:
+        taken = f"this process is a {_entered[0]} already: call it once"
+        raise SpecError("holdfast.init()", str(cluster.role), taken)
     redirect_output(cluster)
     for note in cluster.notes:
         sys.stderr.write(f"holdfast: {note}\n")
@@ -34,21 +40,15 @@ def init(*, tls: str | None = None) -> Run:
         from holdfast.cluster.scheduler import schedule
 
         schedule(cluster)
-    if cluster.role is Role.SERVER:
-        from holdfast.cluster.server import Server
-
-        return Server(cluster)  # type: ignore[return-value]  # one script is for all roles: it asks for `role`
-    return _join(cluster)
+    run = _serve(cluster) if cluster.role is Role.SERVER else _join(cluster)
+    _entered.append(cluster.role)
+    return run
 
 
-_entered: list[Role] = []
-"""The role of this process, once it has one: it would have to wait for itself to get another."""
+def _serve(cluster: ClusterSpec) -> Run:
+    from holdfast.cluster.server import Server
 
-
-def _enter_once(role: Role) -> None:
-    if _entered:
-        raise SpecError("holdfast.init()", str(role), f"this process is a {_entered[0]} already: call it once")
-    _entered.append(role)
+    return Server(cluster)  # type: ignore[return-value]  # one script is for all roles: it asks for `role`
 
 
 def _join(cluster: ClusterSpec) -> Run:
