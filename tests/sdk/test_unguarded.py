@@ -52,7 +52,9 @@ def test_a_collective_before_the_loop_points_to_once(run_job: StartJob, script: 
 
 
 def test_a_section_before_the_loop_points_to_once(run_job: StartJob, script: Callable[..., Path]) -> None:
-    path = script(LOOP.format(before="run.section()(dist.barrier)()", after="pass"))
+    path = script(
+        LOOP.format(before="run.once(run.section()(lambda: None)); run.section()(dist.barrier)()", after="pass")
+    )
     command = [sys.executable, path]
     alone = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=clean_env())
     job = run_job("--nproc-per-node", 2, "--max-restarts", 0, path)

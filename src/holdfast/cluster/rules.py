@@ -12,6 +12,9 @@ STOP_S = 60.0
 MAX_ROLLBACKS = 100
 """How often an hour the cluster waits for all of its workers to be started again; it never does that by itself."""
 
+MAX_REPAIRS = 1 << 30
+"""An hour: each process that is lost is started again by somebody, as often as they like."""
+
 
 def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobRules:
     """One worker to a node; processes that are lost come back only if recovery is on."""
@@ -22,6 +25,7 @@ def rules_of(spec: ClusterSpec, *, store: tuple[str, int] | None = None) -> JobR
         max_nodes=spec.num_workers,
         max_restarts=MAX_ROLLBACKS if spec.recovery else 0,
         why_no_restarts=f"recovery is off ({VARIABLES['recovery'].ours}=0)",
+        max_repairs=MAX_REPAIRS,
         strategies=strategies,
         join_timeout_s=spec.topo_timeout_s,
         last_call_s=0.0,

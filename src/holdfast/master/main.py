@@ -73,6 +73,11 @@ async def serve(
     `tell` is called with every new entry of the story. The first of the signals `stopped_by` ends the job too, unless
     its nodes would wait for this master to be started again; the second one waits for nobody.
     """
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in stopped_by:
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    received: list[signal.Signals] = []
     journal = Journal(Path(settings.journal))
     try:
         candidacy = settings.candidacy
@@ -88,25 +93,22 @@ async def serve(
         listener.setblocking(False)
         app = make_app(driver, ballot=ballot, token=settings.token, tls=settings.tls)
         orphaned = asyncio.Event()
-        received: list[signal.Signals] = []
-        loop = asyncio.get_running_loop()
-
-        async def heed(number: signal.Signals) -> None:
-            received.append(number)
-            if settings.rules.replaces or len(received) > 1:
-                orphaned.set()
-            else:
-                await driver.put(EndRequested(128 + number, f"the scheduler got {number.name}"))
-
         if tied:
             loop.add_reader(0, lambda: orphaned.set() if not os.read(0, 4096) else None)
         async with listening(app, listener, tls=settings.tls):
             if ballot is not None:
                 driver.inherit(await ballot.decide())
             async with asyncio.TaskGroup() as tasks:
-                for number in stopped_by:
-                    loop.add_signal_handler(number, lambda which: tasks.create_task(heed(which)), number)
-                serving = [tasks.create_task(driver.run())]
+
+                async def heed_signals() -> None:
+                    while True:
+                        received.append(number := await signals.get())
+                        if settings.rules.replaces or len(received) > 1:
+                            orphaned.set()
+                        elif driver.job.outcome_after_stop is None:
+                            await driver.put(EndRequested(128 + number, f"the scheduler got {number.name}"))
+
+                serving = [tasks.create_task(driver.run()), tasks.create_task(heed_signals())]
                 if driver.is_restored:
                     serving.append(tasks.create_task(bury_all(driver)))
                 if candidacy is not None:

@@ -7,12 +7,13 @@ again; a prefetched batch is kept unless rank or world size changed.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -157,9 +158,10 @@ class Data:
             batch_size=None,
             num_workers=self._num_workers,
             prefetch_factor=self._prefetch,
-            worker_init_fn=partial(_end_with, os.getpid()),
+            # A thread that ends would take its readers along.
+            worker_init_fn=_end_with_worker if threading.current_thread() is threading.main_thread() else None,
             # Else what the readers begin with is drawn from the numbers of the step in which they are started.
-            generator=torch.Generator(),
+            generator=torch.Generator().manual_seed(derive(self.seed, rank)),
         )
 
 
@@ -176,10 +178,11 @@ def cut(count: int, width: int | None) -> list[int]:
     return [min(width, count - at) for at in range(0, count, width)]
 
 
-def _end_with(parent: int, _: int) -> None:
+def _end_with_worker(_: int) -> None:
     """Have this reader end with its worker at once: it has copies of its connections, and would hide its death."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
         os._exit(1)
 
 

@@ -196,9 +196,9 @@ class Run:
         result and does not run it.
         """
         self._num_once += 1
-        if self._place is None:
-            return function()
         with self._guard():
+            if self._place is None:
+                return function()
             return Once(self._place, key=str(self._num_once)).run(function, recover=self._recover)
 
     def stop(self, reason: str) -> None:
@@ -276,6 +276,9 @@ class Run:
         def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+                if not self._has_entered and self._is_guarded:
+                    # In run.once, which guards it.
+                    return function(*args, **kwargs)
                 if not self._has_entered:
                     name = getattr(function, "__qualname__", repr(function))
                     raise SpecError("run.section()", name, "before the loop, call it in run.once(function)")

@@ -16,13 +16,16 @@ from holdfast.core.recovery.ladder import Situation
 from holdfast.core.story import NodeLost, Waiting
 from holdfast.spec.strategy import Strategy
 
+ENDED_WELL = "it had ended with 0"
+
 
 def lose(job: State, node: str, reason: str, *, now: float) -> list[Action]:
     """A node is gone for good."""
     member = job.members[node]
     job.remove(member)
-    has_ended_well = node in job.succeeded and not job.rules.is_launched
-    actions: list[Action] = [] if has_ended_well else [Tale(NodeLost(node, reason))]
+    if job.is_current(member) and node in job.succeeded and not job.rules.is_launched:
+        reason = ENDED_WELL
+    actions: list[Action] = [Tale(NodeLost(node, reason))]
     if job.is_inheriting:
         job.awaited.discard(node)
         job.absent[node] = reason
@@ -70,7 +73,7 @@ def face_loss(
     if job.after_dump is not None:
         return end_dump(job, f"the last step was not saved: {symptom}", now=now)
     job.settle_until = None
-    job.vacant |= {node, *_gone(job)}
+    job.vacant |= {node, *job.gone()}
     left = [p.node for p in job.world.placements if p.node not in job.vacant]
     statuses = [job.members[name].status for name in left if name in job.members]
     # Whoever may not go on in place has to start again: for a lost node that is put off until nobody comes for it.
@@ -106,12 +109,6 @@ def face_loss(
     return opened
 
 
-def _gone(job: State) -> set[str]:
-    """Nodes of the world that are not here, as one that has succeeded and left."""
-    assert job.world is not None, "a running job has a world"
-    return {placement.node for placement in job.world.placements if placement.node not in job.members}
-
-
 def _has_takers(job: State) -> bool:
     """Whether nodes are there for whom the others, though they are enough, should wait."""
     if Strategy.ELASTIC_TRAINING not in job.rules.strategies:
@@ -139,7 +136,7 @@ def fill(job: State, *, now: float) -> list[Action]:
     """Give the ranks of lost nodes to nodes that are ready, all at once."""
     assert job.world is not None, "a running job has a world"
     assert job.vacant_until is not None, "nobody is waited for without end"
-    job.vacant |= _gone(job)
+    job.vacant |= {*job.gone()}
     is_over, limit_s = now >= job.vacant_until, job.rules.join_timeout_s
     patience = f", for up to {limit_s:g} s" if limit_s < math.inf else ""
     leaving = [name for name in sorted(job.vacant) if name in job.members and job.members[name].is_leaving]

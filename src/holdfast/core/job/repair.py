@@ -40,10 +40,12 @@ def face(job: State, member: Member, *, now: float) -> list[Action]:
 
 
 def _settle_s(job: State) -> float:
-    """Where nothing is repaired there is no hurry, but the one that was lost has to be named; silence may tell it. One
-    that has ended well is known."""
+    """Where nothing is repaired there is no hurry, but the one that was lost has to be named; silence may tell it,
+    unless all others have ended well."""
+    assert job.world is not None, "a running job has a world"
     rules = job.rules
-    is_soon = rules.is_launched or rules.replaces or math.isinf(rules.lease_s) or job.succeeded
+    can_be_lost = len(job.world.placements) - len(job.succeeded) > 1
+    is_soon = rules.is_launched or rules.replaces or math.isinf(rules.lease_s) or not can_be_lost
     return SETTLE_S if is_soon else rules.lease_s
 
 
@@ -61,7 +63,7 @@ def repair(job: State, *, now: float) -> list[Action]:
     symptom = f"rank {root.rank} {classify(root).evidence}" if root else _describe(fault)
     if root is None and job.succeeded:
         symptom += f"; {', '.join(sorted(job.succeeded))} had ended with 0 by then"
-    if gone := [p.node for p in job.world.placements if p.node not in job.members]:
+    if (gone := job.gone()) and not job.rules.is_launched:
         # They had ended well, and nobody missed them until now.
         return face_loss(job, gone[0], symptom, now=now)
     signature = _signature(root, fault)

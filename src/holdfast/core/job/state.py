@@ -265,6 +265,13 @@ class State:
         has_to_start = joins_late and not any(status.pids)
         return status.attached or has_to_start
 
+    def gone(self) -> list[str]:
+        """Nodes of the world that are not there any more, as one that has succeeded and left; another incarnation of it
+        has no place."""
+        placements = () if self.world is None else self.world.placements
+        here = {node for node, member in self.members.items() if self.is_current(member)}
+        return [placement.node for placement in placements if placement.node not in here]
+
     def placed(self) -> list[NodeStatus]:
         """How the nodes of the world are that are here."""
         return (
