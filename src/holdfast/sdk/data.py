@@ -200,8 +200,7 @@ class _Steps:
 
 
 class _Fetcher(Dataset[list[Any]]):
-    """Reads the samples of a step; what a sample's transforms draw depends on (seed, epoch, index) alone, and what
-    their collation draws on the same of the first of them and their number."""
+    """Reads the samples of a step; what a sample's transforms draw depends on (seed, epoch, index) alone."""
 
     def __init__(self, dataset: Dataset[Any], collate: Any, seed: int, micro_batch: int | None) -> None:  # noqa: ANN401
         self._dataset = dataset
@@ -218,11 +217,8 @@ class _Fetcher(Dataset[list[Any]]):
             return [list(self._dataset[part]) for part in parts]
         with undisturbed():
             samples = [self._sample(epoch, index) for index in ids]
-            return [self._batch(epoch, ids[at], samples[at : at + size]) for at in range(0, len(samples), size)]
-
-    def _batch(self, epoch: int, first: int, samples: list[Any]) -> Any:  # noqa: ANN401
-        seed_all(derive(self._seed, epoch, first, len(samples)), devices=False)
-        return self._collate(samples)
+            # Its numbers go on from those of the last sample: they too depend on what is read alone.
+            return [self._collate(samples[at : at + size]) for at in range(0, len(samples), size)]
 
     def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401
         seed_all(derive(self._seed, epoch, index), devices=False)
